@@ -1,0 +1,81 @@
+"""Configuration of an engine, validated once; imports without torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from flashrt_ros.errors import ConfigError
+
+TickSource = Literal["timer", "step"]
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything an engine is told at its start.
+
+    Attributes:
+        name: Engine name; a namespace and slashes are fine.
+        model: Registry name of the policy.
+        weights: Path of a safetensors file; "" takes the packaged weights.
+        device: "cpu".
+        num_environments: Environments served at once.
+        num_standby_lanes: Lanes per engine kept ready with ``home`` for a flip.
+        num_branch_lanes: Lanes for branches made by fork.
+        rollback_depth: Boundaries kept per environment, newest first.
+        interrupt_depth: Interrupted boundaries an environment may stack up.
+        capsule_quota_bytes: Memory that capsules may take, bytes.
+        seed: First seed of environment 0; environment ``i`` starts with ``seed + i``.
+        refill_delay_ms: Pause between a flip and the refill of the lane it left, ms.
+        refill_slice_bytes: Bytes copied at a time by a refill.
+        poll_reserve_us: No refill slice starts nearer than this to a tick, us.
+        rt_priority: SCHED_FIFO priority, 0 for none.
+        num_threads: Intra-op threads; changing it changes the bytes.
+        socket_group: Group that may connect besides the user, "" for none.
+        staged_channels: Channels forced through a copy before the latch reads them
+            (hardware that can't map a ring; also the control of the copy count).
+        test_hooks: Admit verbs that exist for tests and demos (reseed, state digest).
+    """
+
+    name: str = "engine"
+    model: str = "flow_policy"
+    weights: str = ""
+    device: Literal["cpu"] = "cpu"
+    num_environments: int = 1
+    num_standby_lanes: int = 1
+    num_branch_lanes: int = 4
+    rollback_depth: int = 8
+    interrupt_depth: int = 8
+    capsule_quota_bytes: int = 256 * 1024 * 1024
+    seed: int = 0
+    refill_delay_ms: float = 3.0
+    refill_slice_bytes: int = 1 << 20
+    poll_reserve_us: int = 600
+    rt_priority: int = 0
+    num_threads: int = 1
+    socket_group: str = ""
+    staged_channels: tuple[str, ...] = ()
+    test_hooks: bool = False
+
+    def __post_init__(self) -> None:
+        limits: dict[str, tuple[float, float]] = {
+            "num_environments": (1, 64),
+            "num_standby_lanes": (0, 64),
+            "num_branch_lanes": (0, 256),
+            "rollback_depth": (0, 1024),
+            "interrupt_depth": (1, 64),
+            "capsule_quota_bytes": (0, 1 << 50),
+            "refill_delay_ms": (0.0, 10_000.0),
+            "refill_slice_bytes": (4096, 1 << 32),
+            "poll_reserve_us": (0, 1_000_000),
+            "rt_priority": (0, 99),
+            "num_threads": (1, 256),
+        }
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(
+                    f"engine parameter '{name}' is out of range",
+                    expected=f"{low} to {high}",
+                    found=value,
+                )

@@ -1,0 +1,42 @@
+"""Models by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flashrt_ros.errors import UnknownModelError
+from flashrt_ros.models.base import PolicyModel
+
+ModelFactory = Callable[[Path | None], PolicyModel]
+"""Builds a model from a weights file; None takes the weights that ship with the package."""
+
+
+def _flow_policy(weights: Path | None) -> PolicyModel:
+    from flashrt_ros.models.flow_policy import FlowPolicy
+
+    return FlowPolicy.load(weights)
+
+
+MODELS: dict[str, ModelFactory] = {"flow_policy": _flow_policy}
+"""Every model that ships; each passes ``flashrt-ros prove``."""
+
+
+def create(name: str, weights: Path | None = None) -> PolicyModel:
+    """Build a model of the registry.
+
+    Args:
+        name: A key of :data:`MODELS`.
+        weights: A safetensors file, or None for the weights in the package.
+
+    Raises:
+        UnknownModelError: No model has this name.
+        WeightsError: The file is missing, damaged or of another architecture.
+    """
+    try:
+        factory = MODELS[name]
+    except KeyError:
+        raise UnknownModelError(
+            f"no model is named '{name}'", expected=f"one of {', '.join(sorted(MODELS))}"
+        ) from None
+    return factory(weights)

@@ -1,0 +1,1 @@
+"""Static buffers, captured graphs, plans, lanes and noise; torch only, never rclpy."""

@@ -103,6 +103,14 @@ class PolicyModel(abc.ABC):
         """Return the slot channels that the latch node reads."""
 
     @abc.abstractmethod
+    def inputs(self) -> Mapping[str, str]:
+        """Return the INPUT buffer that keeps each slot field, by ``"channel.field"``.
+
+        The commit node copies what the plan latched there; a restore brings a goal
+        back from there.
+        """
+
+    @abc.abstractmethod
     def programs(self) -> Mapping[ShapeKey, Program]:
         """Return one program for each key of the plan."""
 

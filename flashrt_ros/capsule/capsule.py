@@ -1,0 +1,121 @@
+"""A frozen execution state."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flashrt_ros.capsule.fingerprint import Fingerprint
+from flashrt_ros.errors import CapsuleNameError
+from flashrt_ros.runtime.arena import Block
+
+HOME = "home"
+"""The capsule that a reset restores unless told otherwise."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the last committed chunk was made from; all zero before the first.
+
+    Stamps are on the writers' clock, sequences as in ``engine.protocol.Provenance``.
+    """
+
+    goal_sequence: int = 0
+    goal_source_sequence: int = 0
+    goal_stamp_ns: int = 0
+    observation_sequence: int = 0
+    observation_stamp_ns: int = 0
+    latched_tick: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The host's copy of the counters in STATE, so that nothing waits for the device.
+
+    Attributes:
+        tick: Control ticks committed.
+        queue_head: Index of the next action in the last chunk.
+        queue_length: Index past the last queued action; ``queue_head`` when empty.
+        noise_seed: Seed of the noise generator.
+        noise_counter: Draws made so far.
+        origin: Of the chunk in the queue.
+    """
+
+    tick: int = 0
+    queue_head: int = 0
+    queue_length: int = 0
+    noise_seed: int = 0
+    noise_counter: int = 0
+    origin: Origin = Origin()
+
+    @property
+    def queue_remaining(self) -> int:
+        """Actions left to pop."""
+        return self.queue_length - self.queue_head
+
+
+@dataclass(frozen=True, slots=True)
+class Capsule:
+    """STATE and INPUT of a committed boundary, immutable.
+
+    The store owns ``block``; it is valid until the capsule is dropped.
+
+    Attributes:
+        id: Unique, given by the store.
+        name: "" for a nameless one; otherwise unique in the store.
+        parent: Id of the capsule whose state this one came from, "" for none. It
+            may have been dropped since.
+        labels: ``key=value`` strings.
+        created_ns: Wall time, ns since the epoch.
+        position: Host counters at the boundary.
+        pinned: Never dropped, never evicted.
+        is_automatic: Taken by the engine (rollback ring, interrupt), not by a caller.
+        fingerprint: What it was taken under.
+        block: ``uint8[num_bytes]``: the STATE section, then INPUT, laid out as the lane.
+        num_bytes: Bytes of payload.
+        digest: Hash of the payload once computed, else "".
+    """
+
+    id: str
+    name: str
+    parent: str
+    labels: tuple[str, ...]
+    created_ns: int
+    position: Position
+    pinned: bool
+    is_automatic: bool
+    fingerprint: Fingerprint
+    block: Block
+    num_bytes: int
+    digest: str = ""
+
+
+def check_name(name: str) -> None:
+    """Refuse names that could not be a file's.
+
+    Raises:
+        CapsuleNameError: The name does not match ``[A-Za-z0-9][A-Za-z0-9_.-]{0,127}``.
+    """
+    if not _NAME.fullmatch(name):
+        raise CapsuleNameError(
+            "a capsule can't have this name",
+            expected="[A-Za-z0-9][A-Za-z0-9_.-]{0,127}",
+            found=repr(name[:160]),
+        )
+
+
+def check_labels(labels: tuple[str, ...]) -> None:
+    """Refuse labels that are not ``key=value``.
+
+    Raises:
+        CapsuleNameError: A label has no key, no "=", or is over 256 characters.
+    """
+    for label in labels:
+        if not 0 < label.find("=") or len(label) > 256:
+            raise CapsuleNameError(
+                "a capsule can't have this label",
+                expected="key=value, 256 characters at most",
+                found=repr(label[:300]),
+            )

@@ -8,25 +8,15 @@ once and replays. The engine knows five of a policy's programs by their place in
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
+from flashrt_ros.runtime.backend import Buffers as Buffers
+from flashrt_ros.runtime.backend import Program as Program
+from flashrt_ros.runtime.backend import Slots as Slots
 from flashrt_ros.runtime.spec import BufferSpec, ChannelSpec, ShapeKey
-
-Buffers = Mapping[str, torch.Tensor]
-"""Views over one lane, by buffer name."""
-
-Slots = Mapping[str, torch.Tensor]
-"""Views over all slots of a channel's field, by ``"channel.field"``: ``[num_slots, *shape]``.
-
-``"noise.values"`` is the engine-owned ring of drawn noise where the model has a
-``noise_shape``.
-"""
-
-Program = Callable[[Buffers, Slots], None]
-"""Reads and writes buffers in place; reads slots. Returns nothing, keeps nothing."""
 
 # Buffers every policy has, whose meaning the engine knows. All int64[1].
 TICK = "tick"  # STATE, counter: control ticks committed
@@ -39,6 +29,9 @@ ELAPSED = "elapsed"  # BINDING: ticks between the chunk's latch and its commit
 GOAL_SEQUENCE_IN = "goal_sequence_in"  # BINDING: copied to GOAL_SEQUENCE by the commit node
 ACTION = "action"  # OUTPUT, float32[A]: what the last tick popped
 CHUNK = "chunk"  # OUTPUT, float32[H, A]: what the last plan made
+
+
+NOISE_SLOT = "noise_slot"  # BINDING: index into the slots "noise.values"
 
 
 def slot_binding(channel: str) -> str:

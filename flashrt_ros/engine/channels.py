@@ -1,0 +1,451 @@
+"""Who owns which slot of a channel, on the engine's side; imports without torch.
+
+A slot is, at any time, one of: free, loaned to its ring's writer, committed (the
+newest of its environment, waiting for a latch) or held (read by whoever latched or
+acquired it). Only a loaned slot may be written, only a held one is read, so nothing
+is read while it is written. Everything here runs on the engine's one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+
+from flashrt_ros.engine import linux
+from flashrt_ros.engine.slots import SlotMemory
+from flashrt_ros.errors import LoanError, NoFreeSlotError, NoWriterRingError
+from flashrt_ros.runtime.spec import PAGE_BYTES, ChannelSpec, round_up
+
+
+class SlotState(enum.Enum):
+    """Who may touch a slot's bytes: nobody, its writer, nobody, its readers."""
+
+    FREE = "free"
+    LOANED = "loaned"
+    COMMITTED = "committed"
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMeta:
+    """What came with a commit.
+
+    Attributes:
+        sequence: The count of commits of channel and environment, from 1; 0 for none.
+        source_sequence: The writer's own number.
+        stamp_ns: On the writer's clock.
+        committed_ns: On the engine's clock.
+        generation: That of the environment when the slot was loaned.
+    """
+
+    sequence: int = 0
+    source_sequence: int = 0
+    stamp_ns: int = 0
+    committed_ns: int = 0
+    generation: int = 0
+
+
+class WriterRing:
+    """The slots of one writer; made by :meth:`Channel.open_ring` alone.
+
+    Slots count from the ring's start here, from the channel's in :class:`Channel`.
+
+    Attributes:
+        channel: The channel it is a part of.
+        env_index: The environment it writes for.
+        index: Place of the ring in the channel.
+        first_slot: Index in the channel of the ring's slot 0.
+        memory: The pages. Hand ``memory.fd`` over, then close ``memory``: the
+            engine's mapping does not need it.
+        is_open: False once :meth:`Channel.close_ring` was called.
+    """
+
+    def __init__(self, channel: Channel, env_index: int, index: int, memory: SlotMemory) -> None:
+        self.channel = channel
+        self.env_index = env_index
+        self.index = index
+        self.first_slot = index * channel.spec.num_ring_slots_padded
+        self.memory = memory
+        self.is_open = True
+        self._free = deque(range(channel.spec.num_ring_slots))
+        self._loaned: int | None = None
+        self._ticket = 0
+        self._generation = 0
+
+    @property
+    def loaned_slot(self) -> int | None:
+        """The slot that the writer holds, if it holds one."""
+        return self._loaned
+
+    def loan(self, generation: int) -> tuple[int, int]:
+        """Lend the slot that has been free longest; the writer may hold one at a time.
+
+        Args:
+            generation: The environment's, kept with the loan.
+
+        Returns:
+            ``(slot, ticket)``.
+
+        Raises:
+            NoFreeSlotError: Every slot is committed or held. An answer, never a wait.
+            LoanError: The writer holds a loan already, or the ring is closed.
+        """
+        name = self.channel.spec.name
+        if not self.is_open:
+            raise LoanError(f"a writer of channel '{name}' is closed")
+        if self._loaned is not None:
+            raise LoanError(
+                f"the writer of channel '{name}' holds slot {self._loaned}",
+                expected="one loan at a time",
+                fix="commit or return it first",
+            )
+        if not self._free:
+            raise NoFreeSlotError(
+                f"channel '{name}' has no free slot for this writer",
+                found=f"{self.channel.spec.num_ring_slots} committed or held",
+                fix="write again after the next latch",
+            )
+        self._loaned = self._free.popleft()
+        self._ticket = self.channel._next_ticket()
+        self._generation = generation
+        self.channel._states[self.first_slot + self._loaned] = SlotState.LOANED
+        return self._loaned, self._ticket
+
+    def loan_generation(self, slot: int, ticket: int) -> int:
+        """Return the generation a loan was made under.
+
+        Raises:
+            LoanError: Slot and ticket are not this writer's loan.
+        """
+        self._check(slot, ticket)
+        return self._generation
+
+    def commit(
+        self, slot: int, ticket: int, stamp_ns: int, source_sequence: int, now_ns: int
+    ) -> int:
+        """Hand a loaned slot over; it replaces a committed one that no latch has taken.
+
+        Args:
+            slot: The loaned one.
+            ticket: That of the loan.
+            stamp_ns: On the writer's clock.
+            source_sequence: The writer's own number.
+            now_ns: On the engine's clock.
+
+        Returns:
+            The commit's sequence, per channel and environment.
+
+        Raises:
+            LoanError: Slot and ticket are not this writer's loan. Nothing changes.
+        """
+        self._check(slot, ticket)
+        self._loaned = None
+        return self.channel._commit(self, slot, stamp_ns, source_sequence, now_ns, self._generation)
+
+    def return_loan(self, slot: int, ticket: int) -> None:
+        """Give a loaned slot back unused.
+
+        Raises:
+            LoanError: Slot and ticket are not this writer's loan. Nothing changes.
+        """
+        self._check(slot, ticket)
+        self._end_loan()
+
+    def _check(self, slot: int, ticket: int) -> None:
+        name = self.channel.spec.name
+        if self._loaned is None or self._loaned != slot:
+            raise LoanError(
+                f"slot {slot} of channel '{name}' is not on loan to this writer",
+                found="no loan" if self._loaned is None else f"a loan of slot {self._loaned}",
+            )
+        if self._ticket != ticket:
+            raise LoanError(
+                f"slot {slot} of channel '{name}' was loaned under another ticket",
+                expected=self._ticket,
+                found=ticket,
+            )
+
+    def _end_loan(self) -> None:
+        slot = self._loaned
+        assert slot is not None
+        self._loaned = None
+        self._take_back(slot)
+
+    def _take_back(self, slot: int) -> None:
+        self.channel._states[self.first_slot + slot] = SlotState.FREE
+        self._free.append(slot)
+
+    def _is_drained(self) -> bool:
+        return len(self._free) == self.channel.spec.num_ring_slots
+
+
+class Channel:
+    """A channel of every environment: one address range that graphs read, and its slots.
+
+    The range holds ``num_slots`` slots at a constant pitch and stays at one address from
+    construction to :meth:`close`. It holds ``spec.num_rings`` rings per environment, then
+    the engine's own. A writer's ring is a memfd mapped into its place while the writer is
+    there, private zero pages otherwise.
+
+    Args:
+        spec: What a slot holds, how many a ring has.
+        num_environments: Each gets rings of its own.
+        num_engine_slots: Slots of the engine's own ring, 0 for a ring's worth per
+            environment.
+
+    Raises:
+        SharedMemoryError: The range can't be reserved.
+    """
+
+    def __init__(
+        self, spec: ChannelSpec, *, num_environments: int = 1, num_engine_slots: int = 0
+    ) -> None:
+        num_rings = spec.num_rings * num_environments
+        num_own = num_engine_slots or spec.num_ring_slots * num_environments
+        self._own_first = num_rings * spec.num_ring_slots_padded
+        self.spec = spec
+        self.num_bytes = round_up((self._own_first + num_own) * spec.slot_bytes, PAGE_BYTES)
+        self.num_slots = self.num_bytes // spec.slot_bytes
+        self.skipped = [0] * num_environments
+        """Per environment: committed slots replaced by newer ones before a latch."""
+        self.reclaimed = [0] * num_environments
+        """Per environment: loans taken back from writers that went away."""
+        self.address = linux.map_private(self.num_bytes)
+        self._is_closed = False
+        self._rings: list[WriterRing | None] = [None] * num_rings
+        self._own_free = deque(range(self._own_first, self._own_first + num_own))
+        self._states = [SlotState.FREE] * self.num_slots
+        self._references = [0] * self.num_slots
+        self._metas = [SlotMeta()] * self.num_slots
+        self._pending: list[int | None] = [None] * num_environments
+        self._sequences = [0] * num_environments
+        self._last_ticket = 0
+
+    # what there is ---------------------------------------------------------------------------
+
+    def pending(self, env_index: int) -> int | None:
+        """Return the newest committed slot that no latch has taken yet, if there is one."""
+        return self._pending[env_index]
+
+    def state(self, slot: int) -> SlotState:
+        """Say who may touch a slot."""
+        return self._states[slot]
+
+    def meta(self, slot: int) -> SlotMeta:
+        """Return what came with the slot's last commit."""
+        return self._metas[slot]
+
+    def slot_address(self, slot: int) -> int:
+        """Return the address of a slot's first byte; constant."""
+        return self.address + slot * self.spec.slot_bytes
+
+    def view(self, slot: int) -> memoryview:
+        """Return the slot's payload bytes, writable; must not outlive the channel."""
+        kind = ctypes.c_char * self.spec.payload_bytes
+        return memoryview(kind.from_address(self.slot_address(slot))).cast("B")
+
+    def identity(self, slot: int) -> tuple[int, int, int]:
+        """Return ``(device, inode, offset)`` of a slot by the books; inode 0 is private memory.
+
+        ``linux.locate`` asks the kernel instead.
+        """
+        place, in_ring = divmod(slot, self.spec.num_ring_slots_padded)
+        ring = self._rings[place] if place < len(self._rings) else None
+        if ring is None:
+            return 0, 0, 0
+        return ring.memory.device, ring.memory.inode, in_ring * self.spec.slot_bytes
+
+    # writers ---------------------------------------------------------------------------------
+
+    def open_ring(self, env_index: int) -> WriterRing:
+        """Make a ring of fresh sealed memory and map it into its place.
+
+        Raises:
+            NoWriterRingError: Every ring has a writer, or one whose last slot is in use.
+            SharedMemoryError: The kernel has no memory or descriptor left.
+        """
+        first = env_index * self.spec.num_rings
+        rings = self._rings[first : first + self.spec.num_rings]
+        if None not in rings:
+            num_open = sum(ring is not None and ring.is_open for ring in rings)
+            raise NoWriterRingError(
+                f"channel '{self.spec.name}' of environment {env_index} takes no more writers",
+                expected=f"at most {self.spec.num_rings}",
+                found=f"{num_open} open, {len(rings) - num_open} closed but still read",
+                fix="close a writer",
+            )
+        index = first + rings.index(None)
+        memory = SlotMemory(f"flashrt-{self.spec.name}", self.spec.ring_bytes)
+        try:
+            memory.seal()
+            linux.remap_shared(self._ring_address(index), self.spec.ring_bytes, memory.fd)
+        except BaseException:
+            memory.close()
+            raise
+        ring = WriterRing(self, env_index, index, memory)
+        self._rings[index] = ring
+        return ring
+
+    def close_ring(self, ring: WriterRing) -> None:
+        """End a writer: its loan comes back, what it committed stays handed over.
+
+        A mapping can't be revoked, so the ring's pages are never lent again: once its
+        committed and held slots have been given back the pages are replaced, at the same
+        address, and the place admits a new writer. Idempotent.
+        """
+        if not ring.is_open:
+            return
+        ring.is_open = False
+        ring.memory.close()
+        if ring.loaned_slot is not None:
+            ring._end_loan()
+            self.reclaimed[ring.env_index] += 1
+        self._retire_if_drained(ring)
+
+    # readers ---------------------------------------------------------------------------------
+
+    def latch(self, env_index: int) -> int:
+        """Take the newest committed slot, held once for the caller.
+
+        The slot latched before stays held; release it once the last replay that read it
+        has completed.
+
+        Raises:
+            LoanError: Nothing is committed.
+        """
+        slot = self._pending[env_index]
+        if slot is None:
+            raise LoanError(
+                f"channel '{self.spec.name}' of environment {env_index} has nothing to latch",
+                expected="a committed slot",
+            )
+        self._pending[env_index] = None
+        self._states[slot] = SlotState.HELD
+        self._references[slot] = 1
+        return slot
+
+    def acquire(self, slot: int) -> None:
+        """Hold a held slot once more.
+
+        Raises:
+            LoanError: The slot is not held, so its bytes may change.
+        """
+        self._check_held(slot)
+        self._references[slot] += 1
+
+    def release(self, slot: int) -> None:
+        """Give a hold back; with the last one the slot is free again.
+
+        Raises:
+            LoanError: The slot is not held.
+        """
+        self._check_held(slot)
+        self._references[slot] -= 1
+        if self._references[slot] == 0:
+            self._free(slot)
+
+    def engine_slot(self, meta: SlotMeta) -> int:
+        """Take a slot of the engine's own ring, for a restored goal; held once.
+
+        The caller writes it before anything reads it.
+
+        Raises:
+            NoFreeSlotError: All are held.
+        """
+        if not self._own_free:
+            raise NoFreeSlotError(
+                f"the engine's own ring of channel '{self.spec.name}' has no free slot",
+                fix="release branches",
+            )
+        slot = self._own_free.popleft()
+        self._states[slot] = SlotState.HELD
+        self._references[slot] = 1
+        self._metas[slot] = meta
+        return slot
+
+    def drop_pending(self, env_index: int) -> bool:
+        """Discard the committed slot that no latch has taken; True if there was one."""
+        slot = self._pending[env_index]
+        if slot is None:
+            return False
+        self._pending[env_index] = None
+        self._free(slot)
+        return True
+
+    def close(self) -> None:
+        """Close every ring and unmap the range. Idempotent; no graph may run after it."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for ring in self._rings:
+            if ring is not None:
+                ring.is_open = False
+                ring.memory.close()
+        linux.unmap(self.address, self.num_bytes)
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # inside ----------------------------------------------------------------------------------
+
+    def _ring_address(self, index: int) -> int:
+        return self.address + index * self.spec.ring_bytes
+
+    def _next_ticket(self) -> int:
+        self._last_ticket += 1
+        return self._last_ticket
+
+    def _commit(
+        self,
+        ring: WriterRing,
+        slot: int,
+        stamp_ns: int,
+        source_sequence: int,
+        now_ns: int,
+        generation: int,
+    ) -> int:
+        env_index = ring.env_index
+        replaced = self._pending[env_index]
+        if replaced is not None:
+            self.skipped[env_index] += 1
+            self._free(replaced)
+        index = ring.first_slot + slot
+        sequence = self._sequences[env_index] + 1
+        self._sequences[env_index] = sequence
+        self._states[index] = SlotState.COMMITTED
+        self._metas[index] = SlotMeta(sequence, source_sequence, stamp_ns, now_ns, generation)
+        self._pending[env_index] = index
+        return sequence
+
+    def _check_held(self, slot: int) -> None:
+        if self._states[slot] is not SlotState.HELD:
+            raise LoanError(
+                f"slot {slot} of channel '{self.spec.name}' is not held",
+                found=self._states[slot].value,
+            )
+
+    def _free(self, slot: int) -> None:
+        if slot >= self._own_first:
+            self._states[slot] = SlotState.FREE
+            self._own_free.append(slot)
+            return
+        ring = self._rings[slot // self.spec.num_ring_slots_padded]
+        assert ring is not None
+        ring._take_back(slot - ring.first_slot)
+        self._retire_if_drained(ring)
+
+    def _retire_if_drained(self, ring: WriterRing) -> None:
+        if not ring.is_open and ring._is_drained() and not self._is_closed:
+            linux.remap_private(self._ring_address(ring.index), self.spec.ring_bytes)
+            self._rings[ring.index] = None

@@ -9,177 +9,17 @@ is read while it is written. Everything here runs on the engine's one thread.
 from __future__ import annotations
 
 import ctypes
-import enum
+import itertools
 from collections import deque
-from dataclasses import dataclass
 from types import TracebackType
 
 from flashrt_ros.engine import linux
+from flashrt_ros.engine.ring import SlotMeta, SlotState, WriterRing
 from flashrt_ros.engine.slots import SlotMemory
 from flashrt_ros.errors import LoanError, NoFreeSlotError, NoWriterRingError
 from flashrt_ros.runtime.spec import PAGE_BYTES, ChannelSpec, round_up
 
-
-class SlotState(enum.Enum):
-    """Who may touch a slot's bytes: nobody, its writer, nobody, its readers."""
-
-    FREE = "free"
-    LOANED = "loaned"
-    COMMITTED = "committed"
-    HELD = "held"
-
-
-@dataclass(frozen=True, slots=True)
-class SlotMeta:
-    """What came with a commit.
-
-    Attributes:
-        sequence: The count of commits of channel and environment, from 1; 0 for none.
-        source_sequence: The writer's own number.
-        stamp_ns: On the writer's clock.
-        committed_ns: On the engine's clock.
-        generation: That of the environment when the slot was loaned.
-    """
-
-    sequence: int = 0
-    source_sequence: int = 0
-    stamp_ns: int = 0
-    committed_ns: int = 0
-    generation: int = 0
-
-
-class WriterRing:
-    """The slots of one writer; made by :meth:`Channel.open_ring` alone.
-
-    Slots count from the ring's start here, from the channel's in :class:`Channel`.
-
-    Attributes:
-        channel: The channel it is a part of.
-        env_index: The environment it writes for.
-        index: Place of the ring in the channel.
-        first_slot: Index in the channel of the ring's slot 0.
-        memory: The pages. Hand ``memory.fd`` over, then close ``memory``: the
-            engine's mapping does not need it.
-        is_open: False once :meth:`Channel.close_ring` was called.
-    """
-
-    def __init__(self, channel: Channel, env_index: int, index: int, memory: SlotMemory) -> None:
-        self.channel = channel
-        self.env_index = env_index
-        self.index = index
-        self.first_slot = index * channel.spec.num_ring_slots_padded
-        self.memory = memory
-        self.is_open = True
-        self._free = deque(range(channel.spec.num_ring_slots))
-        self._loaned: int | None = None
-        self._ticket = 0
-        self._generation = 0
-
-    @property
-    def loaned_slot(self) -> int | None:
-        """The slot that the writer holds, if it holds one."""
-        return self._loaned
-
-    def loan(self, generation: int) -> tuple[int, int]:
-        """Lend the slot that has been free longest; the writer may hold one at a time.
-
-        Args:
-            generation: The environment's, kept with the loan.
-
-        Returns:
-            ``(slot, ticket)``.
-
-        Raises:
-            NoFreeSlotError: Every slot is committed or held. An answer, never a wait.
-            LoanError: The writer holds a loan already, or the ring is closed.
-        """
-        name = self.channel.spec.name
-        if not self.is_open:
-            raise LoanError(f"a writer of channel '{name}' is closed")
-        if self._loaned is not None:
-            raise LoanError(
-                f"the writer of channel '{name}' holds slot {self._loaned}",
-                expected="one loan at a time",
-                fix="commit or return it first",
-            )
-        if not self._free:
-            raise NoFreeSlotError(
-                f"channel '{name}' has no free slot for this writer",
-                found=f"{self.channel.spec.num_ring_slots} committed or held",
-                fix="write again after the next latch",
-            )
-        self._loaned = self._free.popleft()
-        self._ticket = self.channel._next_ticket()
-        self._generation = generation
-        self.channel._states[self.first_slot + self._loaned] = SlotState.LOANED
-        return self._loaned, self._ticket
-
-    def loan_generation(self, slot: int, ticket: int) -> int:
-        """Return the generation a loan was made under.
-
-        Raises:
-            LoanError: Slot and ticket are not this writer's loan.
-        """
-        self._check(slot, ticket)
-        return self._generation
-
-    def commit(
-        self, slot: int, ticket: int, stamp_ns: int, source_sequence: int, now_ns: int
-    ) -> int:
-        """Hand a loaned slot over; it replaces a committed one that no latch has taken.
-
-        Args:
-            slot: The loaned one.
-            ticket: That of the loan.
-            stamp_ns: On the writer's clock.
-            source_sequence: The writer's own number.
-            now_ns: On the engine's clock.
-
-        Returns:
-            The commit's sequence, per channel and environment.
-
-        Raises:
-            LoanError: Slot and ticket are not this writer's loan. Nothing changes.
-        """
-        self._check(slot, ticket)
-        self._loaned = None
-        return self.channel._commit(self, slot, stamp_ns, source_sequence, now_ns, self._generation)
-
-    def return_loan(self, slot: int, ticket: int) -> None:
-        """Give a loaned slot back unused.
-
-        Raises:
-            LoanError: Slot and ticket are not this writer's loan. Nothing changes.
-        """
-        self._check(slot, ticket)
-        self._end_loan()
-
-    def _check(self, slot: int, ticket: int) -> None:
-        name = self.channel.spec.name
-        if self._loaned is None or self._loaned != slot:
-            raise LoanError(
-                f"slot {slot} of channel '{name}' is not on loan to this writer",
-                found="no loan" if self._loaned is None else f"a loan of slot {self._loaned}",
-            )
-        if self._ticket != ticket:
-            raise LoanError(
-                f"slot {slot} of channel '{name}' was loaned under another ticket",
-                expected=self._ticket,
-                found=ticket,
-            )
-
-    def _end_loan(self) -> None:
-        slot = self._loaned
-        assert slot is not None
-        self._loaned = None
-        self._take_back(slot)
-
-    def _take_back(self, slot: int) -> None:
-        self.channel._states[self.first_slot + slot] = SlotState.FREE
-        self._free.append(slot)
-
-    def _is_drained(self) -> bool:
-        return len(self._free) == self.channel.spec.num_ring_slots
+__all__ = ["Channel", "SlotMeta", "SlotState", "WriterRing"]
 
 
 class Channel:
@@ -217,12 +57,11 @@ class Channel:
         self._is_closed = False
         self._rings: list[WriterRing | None] = [None] * num_rings
         self._own_free = deque(range(self._own_first, self._own_first + num_own))
-        self._states = [SlotState.FREE] * self.num_slots
         self._references = [0] * self.num_slots
         self._metas = [SlotMeta()] * self.num_slots
         self._pending: list[int | None] = [None] * num_environments
         self._sequences = [0] * num_environments
-        self._last_ticket = 0
+        self._tickets = itertools.count(1)
 
     # what there is ---------------------------------------------------------------------------
 
@@ -231,8 +70,12 @@ class Channel:
         return self._pending[env_index]
 
     def state(self, slot: int) -> SlotState:
-        """Say who may touch a slot."""
-        return self._states[slot]
+        """Say who may touch a slot; without a writer, a ring's slots are free."""
+        if slot >= self._own_first:
+            return SlotState.HELD if self._references[slot] else SlotState.FREE
+        place, in_ring = divmod(slot, self.spec.num_ring_slots_padded)
+        ring = self._rings[place]
+        return SlotState.FREE if ring is None else ring.states[in_ring]
 
     def meta(self, slot: int) -> SlotMeta:
         """Return what came with the slot's last commit."""
@@ -285,7 +128,7 @@ class Channel:
         except BaseException:
             memory.close()
             raise
-        ring = WriterRing(self, env_index, index, memory)
+        ring = WriterRing(self, env_index, index, memory, self._tickets)
         self._rings[index] = ring
         return ring
 
@@ -300,10 +143,32 @@ class Channel:
             return
         ring.is_open = False
         ring.memory.close()
-        if ring.loaned_slot is not None:
-            ring._end_loan()
+        if ring.reclaim():
             self.reclaimed[ring.env_index] += 1
         self._retire_if_drained(ring)
+
+    def accept(
+        self,
+        ring: WriterRing,
+        slot: int,
+        *,
+        stamp_ns: int,
+        source_sequence: int,
+        now_ns: int,
+        generation: int,
+    ) -> int:
+        """Make a ring's slot the newest committed one; :meth:`WriterRing.commit` calls it."""
+        env_index = ring.env_index
+        replaced = self._pending[env_index]
+        if replaced is not None:
+            self.skipped[env_index] += 1
+            self._free(replaced)
+        index = ring.first_slot + slot
+        sequence = self._sequences[env_index] + 1
+        self._sequences[env_index] = sequence
+        self._metas[index] = SlotMeta(sequence, source_sequence, stamp_ns, now_ns, generation)
+        self._pending[env_index] = index
+        return sequence
 
     # readers ---------------------------------------------------------------------------------
 
@@ -323,7 +188,8 @@ class Channel:
                 expected="a committed slot",
             )
         self._pending[env_index] = None
-        self._states[slot] = SlotState.HELD
+        ring = self._ring_of(slot)
+        ring.states[slot - ring.first_slot] = SlotState.HELD
         self._references[slot] = 1
         return slot
 
@@ -361,7 +227,6 @@ class Channel:
                 fix="release branches",
             )
         slot = self._own_free.popleft()
-        self._states[slot] = SlotState.HELD
         self._references[slot] = 1
         self._metas[slot] = meta
         return slot
@@ -402,50 +267,27 @@ class Channel:
     def _ring_address(self, index: int) -> int:
         return self.address + index * self.spec.ring_bytes
 
-    def _next_ticket(self) -> int:
-        self._last_ticket += 1
-        return self._last_ticket
-
-    def _commit(
-        self,
-        ring: WriterRing,
-        slot: int,
-        stamp_ns: int,
-        source_sequence: int,
-        now_ns: int,
-        generation: int,
-    ) -> int:
-        env_index = ring.env_index
-        replaced = self._pending[env_index]
-        if replaced is not None:
-            self.skipped[env_index] += 1
-            self._free(replaced)
-        index = ring.first_slot + slot
-        sequence = self._sequences[env_index] + 1
-        self._sequences[env_index] = sequence
-        self._states[index] = SlotState.COMMITTED
-        self._metas[index] = SlotMeta(sequence, source_sequence, stamp_ns, now_ns, generation)
-        self._pending[env_index] = index
-        return sequence
-
     def _check_held(self, slot: int) -> None:
-        if self._states[slot] is not SlotState.HELD:
+        if not self._references[slot]:
             raise LoanError(
                 f"slot {slot} of channel '{self.spec.name}' is not held",
-                found=self._states[slot].value,
+                found=self.state(slot).value,
             )
+
+    def _ring_of(self, slot: int) -> WriterRing:
+        ring = self._rings[slot // self.spec.num_ring_slots_padded]
+        assert ring is not None
+        return ring
 
     def _free(self, slot: int) -> None:
         if slot >= self._own_first:
-            self._states[slot] = SlotState.FREE
             self._own_free.append(slot)
             return
-        ring = self._rings[slot // self.spec.num_ring_slots_padded]
-        assert ring is not None
-        ring._take_back(slot - ring.first_slot)
+        ring = self._ring_of(slot)
+        ring.take_back(slot - ring.first_slot)
         self._retire_if_drained(ring)
 
     def _retire_if_drained(self, ring: WriterRing) -> None:
-        if not ring.is_open and ring._is_drained() and not self._is_closed:
+        if not ring.is_open and ring.is_drained and not self._is_closed:
             linux.remap_private(self._ring_address(ring.index), self.spec.ring_bytes)
             self._rings[ring.index] = None

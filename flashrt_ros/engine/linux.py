@@ -108,6 +108,17 @@ def locate(address: int) -> tuple[int, int, int]:
     raise SharedMemoryError(f"nothing is mapped at {address:#x}")
 
 
+def num_fds() -> int:
+    """Count the process's open descriptors."""
+    # The listing itself holds one.
+    return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1
+
+
+def num_mappings() -> int:
+    """Count the process's memory mappings."""
+    return Path("/proc/self/maps").read_bytes().count(b"\n")
+
+
 def create_timer() -> int:
     """Return a disarmed non-blocking timerfd on CLOCK_MONOTONIC; the caller closes it."""
     fd = int(_libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_FLAGS))

@@ -65,8 +65,8 @@ class Capsule:
     Attributes:
         id: Unique, given by the store.
         name: "" for a nameless one; otherwise unique in the store.
-        parent: Id of the capsule whose state this one came from, "" for none. It
-            may have been dropped since.
+        parent: Id of the nearest kept capsule whose state this one came from, "" for
+            none. When a parent is dropped, its own parent takes its place.
         labels: ``key=value`` strings.
         created_ns: Wall time, ns since the epoch.
         position: Host counters at the boundary.

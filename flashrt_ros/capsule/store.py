@@ -58,7 +58,10 @@ class CapsuleStore:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -80,11 +83,15 @@ class CapsuleStore:
         Raises:
             CapsuleNotFoundError: There is none, or ``key`` is empty.
         """
-        found = self._capsules.get(self._names.get(key, key))
+        found = self.find(key)
         if found is None:
             known = ", ".join(sorted(self._names)) or "none"
             raise CapsuleNotFoundError(f"no capsule has the id or name '{key}'", expected=known)
         return found
+
+    def find(self, key: str) -> Capsule | None:
+        """Return the capsule with this id or name, or None."""
+        return self._capsules.get(self._names.get(key, key))
 
     def has(self, key: str) -> bool:
         """Tell whether :meth:`get` would succeed."""
@@ -130,7 +137,9 @@ class CapsuleStore:
         old = self._capsules.get(self._names.get(name, "")) if name else None
         if old is not None and not replace:
             raise CapsuleNameTakenError(
-                f"the capsule name '{name}' is taken", found=old.id, fix="use replace, or another name"
+                f"the capsule name '{name}' is taken",
+                found=old.id,
+                fix="use replace, or another name",
             )
         block = self._take_block(automatic=automatic)
         try:
@@ -151,42 +160,54 @@ class CapsuleStore:
             block=block,
             num_bytes=self.num_bytes,
         )
+        self._capsules[capsule.id] = capsule
         if old is not None:
             self._remove(old)
-        self._capsules[capsule.id] = capsule
         if name:
             self._names[name] = capsule.id
-        return capsule
+        return self._capsules[capsule.id]
 
     def drop(self, key: str) -> Capsule:
-        """Forget a capsule and reuse its block; its children stay, their parent id too.
+        """Forget a capsule and reuse its block; its children become its parent's.
 
         Raises:
             CapsuleNotFoundError: There is none.
-            CapsulePinnedError: It is pinned, or a ``home``.
+            CapsulePinnedError: It is pinned, a ``home``, or the engine's own.
         """
         capsule = self.get(key)
-        if capsule.pinned or is_home(capsule.name):
+        reason = _keeps(capsule)
+        if reason is not None:
             raise CapsulePinnedError(
                 f"capsule '{capsule.name or capsule.id}' can't be dropped",
-                found="a home" if is_home(capsule.name) else "pinned",
-                fix="replace it by a snapshot" if is_home(capsule.name) else "unpin it first",
+                found=reason[0],
+                fix=reason[1],
             )
         self._remove(capsule)
         return capsule
 
     def recycle(self, capsule: Capsule) -> None:
         """Take an automatic capsule back that the ring or the stack has done with."""
-        if self._capsules.get(capsule.id) is capsule and capsule.is_automatic:
-            self._remove(capsule)
+        kept = self._capsules.get(capsule.id)
+        if kept is not None and kept.is_automatic:
+            self._remove(kept)
 
     def pin(self, key: str, *, pinned: bool) -> Capsule:
         """Pin or unpin a capsule and return it as it is now.
 
+        An automatic one that is pinned becomes the caller's and counts against the quota.
+
         Raises:
             CapsuleNotFoundError: There is none.
+            CapsulePinnedError: A ``home`` can't be unpinned.
+            CapsuleQuotaError: The quota has no room for an automatic one.
         """
-        return self._replace(self.get(key), pinned=pinned)
+        capsule = self.get(key)
+        if is_home(capsule.name) and not pinned:
+            raise CapsulePinnedError(f"capsule '{capsule.name}' is a home and stays pinned")
+        if capsule.is_automatic and pinned:
+            self._free_automatic.append(self._take_block(automatic=False))
+            return self._replace(capsule, pinned=True, is_automatic=False)
+        return self._replace(capsule, pinned=pinned)
 
     def with_digest(self, capsule: Capsule) -> Capsule:
         """Return the capsule with the xxh3-128 of its payload, computed on first use."""
@@ -221,6 +242,8 @@ class CapsuleStore:
 
     def _remove(self, capsule: Capsule) -> None:
         del self._capsules[capsule.id]
+        for child in [c for c in self._capsules.values() if c.parent == capsule.id]:
+            self._replace(child, parent=capsule.parent)
         if self._names.get(capsule.name) == capsule.id:
             del self._names[capsule.name]
         self._give_block(capsule.block, automatic=capsule.is_automatic)
@@ -251,3 +274,14 @@ def home_name(env_index: int) -> str:
 def is_home(name: str) -> bool:
     """Tell whether a name is some environment's home."""
     return name == HOME or (name.startswith(f"{HOME}.") and name[len(HOME) + 1 :].isdigit())
+
+
+def _keeps(capsule: Capsule) -> tuple[str, str] | None:
+    """Say why a capsule may not be dropped and what to do about it, None when it may."""
+    if is_home(capsule.name):
+        return "a home", "replace it by a snapshot of that name"
+    if capsule.pinned:
+        return "pinned", "unpin it first"
+    if capsule.is_automatic:
+        return "the engine's own (rollback ring, interrupt stack or fork)", "pin it to keep it"
+    return None

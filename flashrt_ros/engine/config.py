@@ -22,6 +22,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         num_environments: Environments served at once.
         num_standby_lanes: Lanes per engine kept ready with ``home`` for a flip.
         num_branch_lanes: Lanes for branches made by fork.
+        replan_threshold: Queued actions at or below which the next chunk is made.
         rollback_depth: Boundaries kept per environment, newest first.
         interrupt_depth: Interrupted boundaries an environment may stack up.
         capsule_quota_bytes: Memory that capsules may take, bytes.
@@ -44,6 +45,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_environments: int = 1
     num_standby_lanes: int = 1
     num_branch_lanes: int = 4
+    replan_threshold: int = 0
     rollback_depth: int = 8
     interrupt_depth: int = 8
     capsule_quota_bytes: int = 256 * 1024 * 1024
@@ -62,6 +64,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "num_environments": (1, 64),
             "num_standby_lanes": (0, 64),
             "num_branch_lanes": (0, 256),
+            "replan_threshold": (0, 1024),
             "rollback_depth": (0, 1024),
             "interrupt_depth": (1, 64),
             "capsule_quota_bytes": (0, 1 << 50),

@@ -1,0 +1,138 @@
+"""What the parts of an engine share."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from flashrt_ros.capsule.fingerprint import Fingerprint
+from flashrt_ros.capsule.store import CapsuleStore
+from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.latches import Latches
+from flashrt_ros.engine.protocol import Event, EventKind, OutputKind, Provenance
+from flashrt_ros.engine.timeline import ENVIRONMENT, Branch, Environment, Timeline
+from flashrt_ros.models.base import NOISE_COUNTER, NOISE_SEED, PolicyModel
+from flashrt_ros.runtime.backend import Backend
+from flashrt_ros.runtime.lanes import Lane, LanePool
+from flashrt_ros.runtime.noise import NoiseRing
+from flashrt_ros.runtime.plan import Plan
+from flashrt_ros.runtime.spec import ArenaLayout
+
+
+class Sink(Protocol):
+    """Where an engine's outputs and events go; called between plan nodes, must not block."""
+
+    def output(self, kind: OutputKind, provenance: Provenance, index: int, payload: bytes) -> None:
+        """Take an action or chunk; ``payload`` is the buffer's bytes."""
+
+    def event(self, event: Event) -> None:
+        """Take an event."""
+
+
+class NullSink:
+    """Drops everything; the sink of an engine nobody listens to."""
+
+    def output(self, kind: OutputKind, provenance: Provenance, index: int, payload: bytes) -> None:
+        """Drop an output."""
+
+    def event(self, event: Event) -> None:
+        """Drop an event."""
+
+
+@dataclass(slots=True)
+class Core:
+    """The parts an engine is assembled from, and the few facts they all need.
+
+    Attributes:
+        epoch: New for every engine.
+        sequence: Outputs made so far.
+        branches: By branch index.
+    """
+
+    epoch: int
+    config: EngineConfig
+    model: PolicyModel
+    backend: Backend
+    layout: ArenaLayout
+    fingerprint: Fingerprint
+    plan: Plan
+    pool: LanePool
+    noise: NoiseRing | None
+    store: CapsuleStore
+    latches: Latches
+    environments: list[Environment]
+    clock_ns: Callable[[], int]
+    sink: Sink = field(default_factory=NullSink)
+    branches: dict[int, Branch] = field(default_factory=dict)
+    sequence: int = 0
+
+    def read(self, lane: Lane, buffer: str) -> bytes:
+        """Copy a buffer's bytes out of a lane."""
+        placement = self.layout.by_name[buffer]
+        return ctypes.string_at(lane.address + placement.offset, placement.spec.num_bytes)
+
+    def read_section(self, lane: Lane) -> bytes:
+        """Copy a lane's STATE and INPUT out."""
+        return ctypes.string_at(lane.address, self.layout.capsule_bytes)
+
+    def provenance(self, timeline: Timeline) -> Provenance:
+        """Say what the timeline's queued chunk was made from, and number the output."""
+        self.sequence += 1
+        origin = timeline.position.origin
+        return Provenance(
+            engine_epoch=self.epoch,
+            env_index=timeline.env_index,
+            branch=timeline.branch,
+            generation=self.environments[timeline.env_index].generation,
+            sequence=self.sequence,
+            tick=timeline.position.tick,
+            latched_tick=origin.latched_tick,
+            goal_sequence=origin.goal_sequence,
+            goal_source_sequence=origin.goal_source_sequence,
+            goal_stamp_ns=origin.goal_stamp_ns,
+            observation_sequence=origin.observation_sequence,
+            observation_stamp_ns=origin.observation_stamp_ns,
+        )
+
+    def output(
+        self,
+        kind: OutputKind,
+        timeline: Timeline,
+        provenance: Provenance,
+        index: int,
+        payload: bytes,
+    ) -> None:
+        """Publish an output of an environment; a branch's stay with who stepped it."""
+        if timeline.branch == ENVIRONMENT:
+            self.sink.output(kind, provenance, index, payload)
+
+    def emit(
+        self,
+        kind: EventKind,
+        env: Environment,
+        *,
+        capsule_id: str = "",
+        duration_ns: int = 0,
+        detail: str = "",
+    ) -> None:
+        """Publish an event of an environment."""
+        self.sink.event(
+            Event(
+                kind=int(kind),
+                engine_epoch=self.epoch,
+                env_index=env.env_index,
+                generation=env.generation,
+                tick=env.position.tick,
+                capsule_id=capsule_id,
+                duration_ns=duration_ns,
+                detail=detail,
+            )
+        )
+
+    def reseed(self, timeline: Timeline, seed: int, counter: int) -> None:
+        """Write seed and counter into STATE and the host's copy; at a boundary only."""
+        timeline.lane.views[NOISE_SEED].fill_(seed)
+        timeline.lane.views[NOISE_COUNTER].fill_(counter)
+        timeline.position = replace(timeline.position, noise_seed=seed, noise_counter=counter)

@@ -1,0 +1,576 @@
+"""The engine: a model's captured graphs, its environments, and what may be asked of them.
+
+It knows no process and no socket: tests, notebooks and trainers run it embedded,
+``server`` runs it behind a socket. One thread only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+import msgspec
+import torch
+
+from flashrt_ros.capsule.capsule import Capsule, Position
+from flashrt_ros.capsule.fingerprint import Fingerprint
+from flashrt_ros.capsule.store import CapsuleStore
+from flashrt_ros.engine import protocol
+from flashrt_ros.engine.channels import WriterRing
+from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.core import Core, NullSink, Sink
+from flashrt_ros.engine.inspection import inspect
+from flashrt_ros.engine.latches import Latches
+from flashrt_ros.engine.ticks import FIRST_TICK_DELAY_NS, StepDone, StepJob, Ticks
+from flashrt_ros.engine.timeline import Environment, Timeline
+from flashrt_ros.engine.verbs import Verbs
+from flashrt_ros.errors import (
+    AbandonedError,
+    ConfigError,
+    FlashrtError,
+    PayloadRangeError,
+    UnknownEnvironmentError,
+    UnsupportedError,
+)
+from flashrt_ros.models.base import PolicyModel
+from flashrt_ros.runtime.cpu import CpuBackend
+from flashrt_ros.runtime.graph import GraphSet
+from flashrt_ros.runtime.lanes import LanePool
+from flashrt_ros.runtime.noise import NoiseRing
+from flashrt_ros.runtime.plan import Plan
+from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole, ChannelSpec
+
+MAX_RATE_HZ = 10_000.0
+MAX_PAGE = 64
+"""Capsules in one answer; keeps it below the message limit."""
+
+
+class Engine:
+    """Owner of lanes, graphs, channels and capsules of one model.
+
+    Construction captures every graph, which takes the time of a few eager runs.
+    Every method returns at once, or raises and leaves the state as it was.
+
+    Args:
+        model: Read-only from here on; shared by all lanes.
+        config: Validated by itself; checked against the model here.
+        clock_ns: Monotonic clock, ns.
+
+    Raises:
+        ConfigError: The configuration does not fit the model.
+        CaptureError: A program can't be captured.
+        SpecError: The model's declarations are inconsistent.
+    """
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        config: EngineConfig,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        if config.replan_threshold >= model.execute_horizon:
+            raise ConfigError(
+                "engine parameter 'replan_threshold' is out of range",
+                expected=f"below the model's execute_horizon of {model.execute_horizon}",
+                found=config.replan_threshold,
+            )
+        torch.set_num_threads(config.num_threads)
+        self._is_closed = False
+        backend = CpuBackend()
+        layout = ArenaLayout.of(model.buffers())
+        num_lanes = config.num_environments + config.num_standby_lanes + config.num_branch_lanes
+        latches = Latches(
+            model,
+            layout,
+            backend,
+            num_environments=config.num_environments,
+            staged=config.staged_channels,
+            detect_torn=config.test_hooks,
+        )
+        noise = NoiseRing(model.noise_shape) if model.noise_shape else None
+        slots = latches.slots()
+        if noise is not None:
+            slots["noise.values"] = noise.values
+        arena = backend.create_arena(layout, num_lanes=num_lanes)
+        arena.seal()
+        self._graphs = GraphSet(backend, model.programs(), arena, slots)
+        plan = Plan(model.plan().nodes, self._graphs)
+        pool = LanePool(arena, self._graphs, num_standby=config.num_standby_lanes)
+        fingerprint = Fingerprint.of(_fingerprint_fields(model, layout, self._graphs, config))
+        environments = [
+            Environment(env_index=index, branch=-1, lane=pool.acquire())
+            for index in range(config.num_environments)
+        ]
+        store = CapsuleStore(
+            backend.allocate_block,
+            num_bytes=layout.capsule_bytes,
+            quota_bytes=config.capsule_quota_bytes,
+            num_automatic=config.num_environments * (config.rollback_depth + config.interrupt_depth)
+            + config.num_branch_lanes
+            + 1,
+            now_ns=time.time_ns,
+        )
+        self.core = Core(
+            epoch=secrets.randbits(62),
+            config=config,
+            model=model,
+            backend=backend,
+            layout=layout,
+            fingerprint=fingerprint,
+            plan=plan,
+            pool=pool,
+            noise=noise,
+            store=store,
+            latches=latches,
+            environments=environments,
+            clock_ns=clock_ns,
+        )
+        self._arena = arena
+        self._ticks = Ticks(self.core, self._keep_boundary)
+        self._verbs = Verbs(self.core, self._ticks)
+        for env in environments:
+            self._initialise(env)
+        self._handlers: dict[type, Callable[..., protocol.Reply]] = {
+            protocol.Activate: self._activate,
+            protocol.Deactivate: self._deactivate,
+            protocol.Snapshot: self._snapshot,
+            protocol.Restore: self._restore,
+            protocol.Fork: self._fork,
+            protocol.Select: self._select,
+            protocol.Rollback: self._rollback,
+            protocol.Resume: self._resume,
+            protocol.ListCapsules: self._list,
+            protocol.Drop: self._drop,
+            protocol.Pin: self._pin,
+            protocol.GetStatus: self._status,
+            protocol.Reseed: self._reseed,
+            protocol.Inspect: self._inspect,
+        }
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # facts -------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Number that no other engine has."""
+        return self.core.epoch
+
+    @property
+    def sink(self) -> Sink:
+        """Where outputs and events go."""
+        return self.core.sink
+
+    @sink.setter
+    def sink(self, sink: Sink | None) -> None:
+        self.core.sink = sink if sink is not None else NullSink()
+
+    @property
+    def info(self) -> protocol.ModelInfo:
+        """What a client is told at the handshake."""
+        core = self.core
+        model = core.model
+        return protocol.ModelInfo(
+            name=model.name,
+            horizon=model.horizon,
+            action_dim=model.action_dim,
+            execute_horizon=model.execute_horizon,
+            joint_names=model.joint_names,
+            step_ns=model.step_ns,
+            channels=tuple(channel_info(spec) for spec in core.latches.specs.values()),
+            fingerprint=core.fingerprint.digest,
+            num_environments=core.config.num_environments,
+            num_branches=core.config.num_branch_lanes,
+            capsule_bytes=core.layout.capsule_bytes,
+        )
+
+    def environment(self, env_index: int) -> Environment:
+        """Return an environment.
+
+        Raises:
+            UnknownEnvironmentError: There is none of this index.
+        """
+        environments = self.core.environments
+        if not 0 <= env_index < len(environments):
+            raise UnknownEnvironmentError(
+                f"there is no environment {env_index}", expected=f"0 to {len(environments) - 1}"
+            )
+        return environments[env_index]
+
+    # slots -------------------------------------------------------------------------------
+
+    def open_writer(self, channel: str, env_index: int) -> WriterRing:
+        """Give a writer a ring of its own; see ``Latches.open_writer``."""
+        self.environment(env_index)
+        return self.core.latches.open_writer(channel, env_index)
+
+    def close_writer(self, ring: WriterRing) -> None:
+        """Take a ring back; its loan returns, its pending commit stays."""
+        self.core.latches.close_writer(ring)
+
+    def loan(self, ring: WriterRing) -> tuple[int, int, int]:
+        """Loan a slot; returns ``(slot, ticket, generation)``; see ``Latches.loan``."""
+        generation = self.core.environments[ring.env_index].generation
+        slot, ticket = self.core.latches.loan(ring, generation)
+        return slot, ticket, generation
+
+    def commit(
+        self, ring: WriterRing, slot: int, ticket: int, *, stamp_ns: int, source_sequence: int
+    ) -> int:
+        """Take a slot over as its channel's newest and return its sequence; see ``Latches.commit``.
+
+        Steps that waited for it become ready.
+        """
+        sequence = self.core.latches.commit(
+            ring,
+            slot,
+            ticket,
+            stamp_ns=stamp_ns,
+            source_sequence=source_sequence,
+            now_ns=self.core.clock_ns(),
+        )
+        self._ticks.wake()
+        return sequence
+
+    def return_loan(self, ring: WriterRing, slot: int, ticket: int) -> None:
+        """Take a slot back unused.
+
+        Raises:
+            LoanError: It is not on loan to this writer.
+        """
+        ring.return_loan(slot, ticket)
+
+    # loop --------------------------------------------------------------------------------
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when :meth:`on_deadline` is due next, None when nothing is scheduled."""
+        return self._ticks.next_deadline_ns()
+
+    def on_deadline(self, now_ns: int) -> None:
+        """Start the ticks that are due; expire steps that waited too long."""
+        self._ticks.on_deadline(now_ns)
+
+    @property
+    def has_work(self) -> bool:
+        """Tell whether :meth:`advance` would do something."""
+        return self._ticks.has_work
+
+    def advance(self) -> bool:
+        """Submit one plan node; returns whether work remains."""
+        return self._ticks.advance()
+
+    def next_background_ns(self) -> int | None:
+        """Return when :meth:`background` has something to do, None for never."""
+        return self.core.pool.next_refill_ns()
+
+    def background(self, now_ns: int) -> bool:
+        """Refill one slice of a standby lane, unless a tick is near; True while work remains."""
+        deadline = self.next_deadline_ns()
+        reserve_ns = self.core.config.poll_reserve_us * 1000
+        if deadline is not None and deadline - now_ns < reserve_ns:
+            return True
+        return self.core.pool.refill(now_ns, self.core.config.refill_slice_bytes)
+
+    # verbs -------------------------------------------------------------------------------
+
+    def handle(self, request: protocol.Request) -> protocol.Reply:
+        """Carry out a verb that answers at once.
+
+        Raises:
+            FlashrtError: The verb was refused; nothing changed.
+        """
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            raise UnsupportedError(f"the engine has no verb {type(request).__name__}")
+        reply = handler(request)
+        self._ticks.wake()
+        return reply
+
+    def interrupt(
+        self, request: protocol.Interrupt, ring: WriterRing | None = None
+    ) -> protocol.Interrupted:
+        """Interrupt an environment, taking a goal over from ``ring`` in the same instant."""
+        reply = self._verbs.interrupt(self.environment(request.env_index), request, ring)
+        self._ticks.wake()
+        return reply
+
+    def begin_step(self, request: protocol.Step, done: StepDone) -> StepJob:
+        """Queue a step; ``done`` gets its answer from a later advance or deadline.
+
+        Raises:
+            FlashrtError: The step was refused; see ``Ticks.begin_step``.
+        """
+        env = self.environment(request.env_index)
+        timeline: Timeline = env
+        if request.branch >= 0:
+            timeline = self._verbs.branch(request.branch, env.env_index)
+        if not 0 <= request.count <= 1024:
+            raise PayloadRangeError(
+                "a step runs too many ticks", expected="0 to 1024", found=request.count
+            )
+        return self._ticks.begin_step(timeline, request, self.core.clock_ns(), done)
+
+    def cancel_step(self, job: StepJob) -> None:
+        """Forget a step whose caller is gone."""
+        self._ticks.cancel(job)
+
+    def step(self, request: protocol.Step) -> protocol.Stepped:
+        """Run a step to its end; for embedded use.
+
+        Raises:
+            FlashrtError: The step was refused, or what it waits for is not there.
+        """
+        answers: list[protocol.Stepped | FlashrtError] = []
+        job = self.begin_step(request, answers.append)
+        while not answers and self.advance():
+            pass
+        if not answers:
+            self.cancel_step(job)
+            env = self.environment(request.env_index)
+            raise AbandonedError(
+                "an embedded step can't wait",
+                expected="goal and observation committed before",
+                found=f"waiting for {self._ticks.waiting_for(env) or 'a newer observation'}",
+            )
+        answer = answers[0]
+        if isinstance(answer, FlashrtError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.core.environments.clear()
+        self.core.branches.clear()
+        self._graphs.close()
+        self.core.store.close()
+        self._arena.close()
+        self.core.latches.close()
+
+    # handlers ----------------------------------------------------------------------------
+
+    def _activate(self, request: protocol.Activate) -> protocol.Moved:
+        env = self.environment(request.env_index)
+        if request.tick_source not in ("timer", "step"):
+            raise ConfigError(
+                "unknown tick source", expected="'timer' or 'step'", found=request.tick_source
+            )
+        if request.tick_source == "timer" and not 0 < request.rate_hz <= MAX_RATE_HZ:
+            raise ConfigError(
+                "the tick rate is out of range",
+                expected=f"above 0, at most {MAX_RATE_HZ:g} Hz",
+                found=request.rate_hz,
+            )
+        self._verbs.take_home(env)
+        env.is_active = True
+        env.tick_source = request.tick_source
+        if request.tick_source == "timer":
+            env.period_ns = round(1e9 / request.rate_hz)
+            env.next_tick_ns = self.core.clock_ns() + FIRST_TICK_DELAY_NS
+        return self._where(env, request.rid)
+
+    def _deactivate(self, request: protocol.Deactivate) -> protocol.Moved:
+        env = self.environment(request.env_index)
+        env.is_active = False
+        self._ticks.abandon(env)
+        self._ticks.abandon_waiting(env)
+        return self._where(env, request.rid)
+
+    def _snapshot(self, request: protocol.Snapshot) -> protocol.CapsuleReply:
+        capsule = self._verbs.snapshot(self.environment(request.env_index), request)
+        return protocol.CapsuleReply(request.rid, self._info(capsule), 0)
+
+    def _restore(self, request: protocol.Restore) -> protocol.Moved:
+        env = self.environment(request.env_index)
+        return _with_rid(self._verbs.restore(env, request), request.rid)
+
+    def _fork(self, request: protocol.Fork) -> protocol.Forked:
+        return self._verbs.fork(self.environment(request.env_index), request)
+
+    def _select(self, request: protocol.Select) -> protocol.Moved:
+        env = self.environment(request.env_index)
+        return _with_rid(self._verbs.select(env, request), request.rid)
+
+    def _rollback(self, request: protocol.Rollback) -> protocol.Moved:
+        env = self.environment(request.env_index)
+        return _with_rid(self._verbs.rollback(env, request), request.rid)
+
+    def _resume(self, request: protocol.Resume) -> protocol.Moved:
+        env = self.environment(request.env_index)
+        return _with_rid(self._verbs.resume(env, request), request.rid)
+
+    def _list(self, request: protocol.ListCapsules) -> protocol.CapsulePage:
+        found = [c for c in self.core.store if not request.label or request.label in c.labels]
+        page = found[request.offset : request.offset + min(request.limit or MAX_PAGE, MAX_PAGE)]
+        return protocol.CapsulePage(request.rid, tuple(map(self._info, page)), len(found))
+
+    def _drop(self, request: protocol.Drop) -> protocol.Ack:
+        self._verbs.drop(request.capsule)
+        return protocol.Ack(request.rid)
+
+    def _pin(self, request: protocol.Pin) -> protocol.CapsuleReply:
+        capsule = self.core.store.pin(request.capsule, pinned=request.pinned)
+        return protocol.CapsuleReply(request.rid, self._info(capsule), 0)
+
+    def _reseed(self, request: protocol.Reseed) -> protocol.Moved:
+        self._require_hooks("reseed")
+        env = self.environment(request.env_index)
+        self._ticks.abandon(env)
+        self.core.reseed(env, request.seed, request.counter)
+        return self._where(env, request.rid)
+
+    def _inspect(self, request: protocol.Inspect) -> protocol.Inspection:
+        self._require_hooks("inspect")
+        env = self.environment(request.env_index)
+        return inspect(self.core, self._graphs, env, request.rid)
+
+    def _status(self, request: protocol.GetStatus) -> protocol.Status:
+        core = self.core
+        env = self.environment(request.env_index)
+        stats = self._ticks.stats[env.env_index]
+        dropped = core.latches.dropped[env.env_index]
+        waiting = self._ticks.waiting_for(env) if env.is_active else ""
+        roles = {spec.name: spec.role for spec in core.latches.specs.values()}
+        return protocol.Status(
+            rid=request.rid,
+            state="active" if env.is_active else "inactive",
+            waiting_for=waiting,
+            tick=env.position.tick,
+            generation=env.generation,
+            rate_hz=stats.rate_hz,
+            tick_source=env.tick_source,
+            replay_p50_us=stats.replay_us(50),
+            replay_p99_us=stats.replay_us(99),
+            replay_max_us=stats.replay_max_us,
+            lateness_p50_us=stats.lateness_us(50),
+            lateness_p99_us=stats.lateness_us(99),
+            deadline_misses=stats.deadline_misses,
+            goal_age_ns=self._age_ns(env, ChannelRole.GOAL),
+            observation_age_ns=self._age_ns(env, ChannelRole.OBSERVATION),
+            dropped_goals=sum(n for c, n in dropped.items() if roles[c] is ChannelRole.GOAL),
+            dropped_observations=sum(
+                n for c, n in dropped.items() if roles[c] is ChannelRole.OBSERVATION
+            ),
+            missed_outputs=0,
+            lanes_used=core.pool.num_used,
+            lanes_total=core.pool.num_lanes,
+            num_capsules=len(core.store),
+            capsule_bytes=core.store.used_bytes,
+            interrupt_depth=len(env.interruptions),
+            branches=tuple(
+                b.branch for b in core.branches.values() if b.env_index == env.env_index
+            ),
+            num_clients=0,
+        )
+
+    # parts -------------------------------------------------------------------------------
+
+    def _initialise(self, env: Environment) -> None:
+        core = self.core
+        seed = core.config.seed + env.env_index
+        for name, value in core.model.initial_state().items():
+            env.lane.views[name].copy_(value)
+        env.position = Position()
+        core.reseed(env, seed, 0)
+
+    def _keep_boundary(self, env: Environment) -> None:
+        self._verbs.keep_boundary(env)
+
+    def _where(self, env: Environment, rid: int) -> protocol.Moved:
+        return protocol.Moved(
+            rid=rid,
+            tick=env.position.tick,
+            generation=env.generation,
+            path="",
+            duration_ns=0,
+            capsule_id=env.parent,
+            depth=len(env.interruptions),
+        )
+
+    def _info(self, capsule: Capsule) -> protocol.CapsuleInfo:
+        return protocol.CapsuleInfo(
+            id=capsule.id,
+            name=capsule.name,
+            parent=capsule.parent,
+            labels=capsule.labels,
+            created_ns=capsule.created_ns,
+            tick=capsule.position.tick,
+            position=capsule.position.queue_head,
+            num_bytes=capsule.num_bytes,
+            tier="memory",
+            pinned=capsule.pinned,
+            fingerprint=capsule.fingerprint.digest,
+            digest=capsule.digest,
+        )
+
+    def _age_ns(self, env: Environment, role: ChannelRole) -> int:
+        committed = self.core.latches.committed_ns(env, role)
+        return self.core.clock_ns() - committed if committed else -1
+
+    def _require_hooks(self, verb: str) -> None:
+        if not self.core.config.test_hooks:
+            raise UnsupportedError(
+                f"'{verb}' is a test hook", fix="start the engine with test_hooks set"
+            )
+
+
+def channel_info(spec: ChannelSpec) -> protocol.ChannelInfo:
+    """Describe a channel to clients."""
+    return protocol.ChannelInfo(
+        name=spec.name,
+        role=spec.role.value,
+        frame=spec.frame,
+        slot_bytes=spec.slot_bytes,
+        num_ring_slots=spec.num_ring_slots,
+        ring_bytes=spec.ring_bytes,
+        fields=tuple(
+            protocol.FieldInfo(
+                name=part.name,
+                shape=part.shape,
+                dtype=part.dtype,
+                offset=spec.field_offset(part.name),
+                low=part.low,
+                high=part.high,
+                units=part.units,
+            )
+            for part in spec.fields
+        ),
+    )
+
+
+def _with_rid(moved: protocol.Moved, rid: int) -> protocol.Moved:
+    return msgspec.structs.replace(moved, rid=rid)
+
+
+def _fingerprint_fields(
+    model: PolicyModel, layout: ArenaLayout, graphs: GraphSet, config: EngineConfig
+) -> dict[str, object]:
+    schema = repr(model.channels()).encode()
+    return {
+        "model": model.name,
+        "weights": model.weights_digest(),
+        "layout": layout.digest(),
+        "graphs": ",".join(sorted("/".join(map(str, key)) for key in graphs.keys())),
+        "channels": hashlib.sha256(schema).hexdigest()[:16],
+        "torch": torch.__version__,
+        "device": f"{config.device} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "threads": config.num_threads,
+        "byte_order": sys.byteorder,
+    }

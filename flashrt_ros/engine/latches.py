@@ -1,0 +1,415 @@
+"""What timelines read: channels, barriers, latches, and the goals a restore brings back."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.engine.channels import Channel, SlotMeta, WriterRing
+from flashrt_ros.engine.timeline import Branch, Environment, Latched, Timeline
+from flashrt_ros.errors import (
+    StaleGenerationError,
+    StaleStampError,
+    UnknownChannelError,
+)
+from flashrt_ros.models.base import PolicyModel, slot_binding
+from flashrt_ros.runtime.arena import Block
+from flashrt_ros.runtime.backend import Backend
+from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole, ChannelSpec
+
+NO_META = SlotMeta(sequence=0, source_sequence=0, stamp_ns=0, committed_ns=0, generation=0)
+"""Of a slot nobody committed."""
+
+
+@dataclass(slots=True)
+class Barrier:
+    """What an environment refuses on one channel since its last reset.
+
+    Attributes:
+        generation: Loans made before it are refused.
+        stamp_ns: Stamps before it are refused, writers' clock.
+    """
+
+    generation: int = 0
+    stamp_ns: int = 0
+
+
+class Latches:
+    """Owner of every channel of the engine.
+
+    A channel named in ``staged`` is copied to private memory at the latch, and the
+    graph reads the copy: what a device does that can't map a ring.
+
+    Args:
+        model: Declares the channels and which INPUT buffer keeps each field.
+        layout: Of a lane, to find those buffers in a capsule.
+        backend: Copies, and gives graphs a view of the slots.
+        num_environments: Each gets rings of its own.
+        staged: Channels forced through a copy.
+        detect_torn: Keep a copy of a goal at its latch and compare when it is given back.
+    """
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        layout: ArenaLayout,
+        backend: Backend,
+        *,
+        num_environments: int,
+        staged: tuple[str, ...] = (),
+        detect_torn: bool = False,
+    ) -> None:
+        self.specs: dict[str, ChannelSpec] = {spec.name: spec for spec in model.channels()}
+        unknown = [name for name in staged if name not in self.specs]
+        if unknown:
+            raise UnknownChannelError(
+                f"staged channel '{unknown[0]}' is none of the model's",
+                expected=", ".join(self.specs),
+            )
+        self.num_latches = 0
+        self.torn_reads = 0
+        self._inputs = model.inputs()
+        self._layout = layout
+        self._backend = backend
+        self._detect_torn = detect_torn
+        self._channels = {
+            spec.name: Channel(spec, num_environments=num_environments)
+            for spec in self.specs.values()
+        }
+        self._staging: dict[str, Block] = {
+            name: backend.allocate_block(self.specs[name].slot_bytes) for name in staged
+        }
+        self._barriers = [{name: Barrier() for name in self.specs} for _ in range(num_environments)]
+        self.dropped = [dict.fromkeys(self.specs, 0) for _ in range(num_environments)]
+
+    def slots(self) -> dict[str, object]:
+        """Return the tensors that graphs read, ``"channel.field"`` → ``[num_slots, *shape]``."""
+        views: dict[str, object] = {}
+        for name, channel in self._channels.items():
+            staging = self._staging.get(name)
+            if staging is None:
+                address, num_slots = channel.address, channel.num_slots
+            else:
+                address, num_slots = staging.address, 1
+            views.update(self._backend.import_slots(address, num_slots, self.specs[name]))
+        return views
+
+    # writers -----------------------------------------------------------------------------
+
+    def open_writer(self, channel: str, env_index: int) -> WriterRing:
+        """Give a writer a ring of its own.
+
+        Raises:
+            UnknownChannelError: The model has no such channel.
+            NoWriterRingError: Every ring is taken.
+        """
+        return self.channel(channel).open_ring(env_index)
+
+    def close_writer(self, ring: WriterRing) -> None:
+        """Take a ring back, with its loans and its pending commit."""
+        ring.channel.close_ring(ring)
+
+    def loan(self, ring: WriterRing, generation: int) -> tuple[int, int]:
+        """Loan a slot under a generation; returns slot and ticket.
+
+        Raises:
+            NoFreeSlotError: None is free.
+        """
+        return ring.loan(generation)
+
+    def commit(
+        self,
+        ring: WriterRing,
+        slot: int,
+        ticket: int,
+        *,
+        stamp_ns: int,
+        source_sequence: int,
+        now_ns: int,
+        is_new: bool = False,
+    ) -> int:
+        """Take a loaned slot over as the newest of its channel; returns its sequence.
+
+        Args:
+            ring: The writer's.
+            slot: From the ring's start.
+            ticket: Of the loan.
+            stamp_ns: Writer's clock.
+            source_sequence: Writer's own number.
+            now_ns: Engine's clock.
+            is_new: Handed over in the message that raises the barrier, so that the
+                loan's generation does not matter.
+
+        Raises:
+            LoanError: Not this writer's loan.
+            StaleGenerationError: Loaned before the barrier. The slot goes back.
+            StaleStampError: Stamped before the barrier. The slot goes back.
+        """
+        name = ring.channel.spec.name
+        barrier = self._barriers[ring.env_index][name]
+        loaned = ring.loan_generation(slot, ticket)
+        if loaned < barrier.generation and not is_new:
+            ring.return_loan(slot, ticket)
+            self.dropped[ring.env_index][name] += 1
+            raise StaleGenerationError(
+                f"the slot of channel '{name}' was loaned before the last reset",
+                expected=f"generation {barrier.generation} or newer",
+                found=f"generation {loaned}",
+                fix="loan again and write what is true now",
+            )
+        if stamp_ns < barrier.stamp_ns:
+            ring.return_loan(slot, ticket)
+            self.dropped[ring.env_index][name] += 1
+            raise StaleStampError(
+                f"the payload of channel '{name}' is older than the last reset",
+                expected=f"a stamp of {barrier.stamp_ns} ns or later",
+                found=f"{stamp_ns} ns",
+                fix="send what was made after the reset",
+            )
+        return ring.commit(slot, ticket, stamp_ns, source_sequence, now_ns)
+
+    # barriers ----------------------------------------------------------------------------
+
+    def raise_goal_barrier(self, env: Environment, *, keep_pending: bool = False) -> None:
+        """Drop loaned and, unless told otherwise, committed goals; the latched one stays."""
+        for name in self._named(ChannelRole.GOAL):
+            self._barriers[env.env_index][name].generation = env.generation
+            if not keep_pending:
+                self.channel(name).drop_pending(env.env_index)
+
+    def forget_goal(self, env: Environment, stamp_ns: int) -> None:
+        """Drop every goal of an environment, and refuse those stamped before ``stamp_ns``."""
+        self.raise_goal_barrier(env)
+        for name in self._named(ChannelRole.GOAL):
+            self._raise_stamp(env, name, stamp_ns)
+            self.unlatch(env, name)
+
+    def forget_observations(self, env: Environment, stamp_ns: int) -> None:
+        """Drop every observation, and refuse those stamped before ``stamp_ns``."""
+        for name in self._named(ChannelRole.OBSERVATION):
+            self._barriers[env.env_index][name].generation = env.generation
+            self._raise_stamp(env, name, stamp_ns)
+            self.channel(name).drop_pending(env.env_index)
+            self.unlatch(env, name)
+
+    # latching ----------------------------------------------------------------------------
+
+    def missing(self, timeline: Timeline) -> str:
+        """Name the first channel with nothing to read, "" when there is none."""
+        for name in self.specs:
+            if name not in timeline.latched and not self._has_pending(timeline, name):
+                return name
+        return ""
+
+    def has_new_goal(self, env: Environment) -> bool:
+        """Tell whether a goal was committed that no plan has latched yet."""
+        return any(self._has_pending(env, name) for name in self._named(ChannelRole.GOAL))
+
+    def newest_stamp_ns(self, timeline: Timeline, role: ChannelRole) -> int:
+        """Return the oldest, over the role's channels, of the newest stamps; -1 for none."""
+        stamps = [self._newest(timeline, name).stamp_ns for name in self._named(role)]
+        return min(stamps, default=-1)
+
+    def committed_ns(self, timeline: Timeline, role: ChannelRole) -> int:
+        """Return when the role's channels were last committed, engine clock; 0 for never."""
+        return max(
+            (self._newest(timeline, name).committed_ns for name in self._named(role)), default=0
+        )
+
+    def latch(self, timeline: Timeline, env: Environment) -> None:
+        """Bind the newest committed slots to a timeline, for the plan that starts now.
+
+        A branch reads the observation that its environment would, and its own goal.
+        """
+        for name, channel in self._channels.items():
+            if timeline is env or self.specs[name].role is ChannelRole.OBSERVATION:
+                self._take_pending(env, name, channel)
+            if timeline is not env and self.specs[name].role is ChannelRole.OBSERVATION:
+                self.share(env, timeline, name)
+            latched = timeline.latched[name]
+            index = latched.slot
+            staging = self._staging.get(name)
+            if staging is not None:
+                self._backend.copy(
+                    staging.address, channel.slot_address(index), channel.spec.slot_bytes
+                )
+                index = 0
+            timeline.lane.views[slot_binding(name)].fill_(index)
+        self.num_latches += 1
+
+    def share(self, source: Timeline, target: Timeline, name: str) -> None:
+        """Let one timeline read the slot that another has latched."""
+        latched = source.latched.get(name)
+        old = target.latched.get(name)
+        if latched is None or (old is not None and old.slot == latched.slot):
+            return
+        self.channel(name).acquire(latched.slot)
+        self.unlatch(target, name)
+        target.latched[name] = replace(latched)
+
+    def share_goal(self, source: Timeline, target: Timeline) -> None:
+        """Let one timeline read the goal that another reads."""
+        for name in self._named(ChannelRole.GOAL):
+            self.share(source, target, name)
+
+    def unlatch(self, timeline: Timeline, name: str) -> None:
+        """Give the timeline's slot of a channel back, if it has one."""
+        latched = timeline.latched.pop(name, None)
+        if latched is None:
+            return
+        if latched.check and latched.check != self._payload(name, latched.slot):
+            self.torn_reads += 1
+        self.channel(name).release(latched.slot)
+
+    def unlatch_all(self, timeline: Timeline) -> None:
+        """Give every slot back."""
+        for name in tuple(timeline.latched):
+            self.unlatch(timeline, name)
+
+    def promote_goal(self, env: Environment) -> None:
+        """Latch the newest goal now, so that it can be copied or shared."""
+        for name in self._named(ChannelRole.GOAL):
+            self._take_pending(env, name, self.channel(name))
+
+    # goals brought back ------------------------------------------------------------------
+
+    def goal_payload(self, timeline: Timeline) -> tuple[bytes, SlotMeta] | None:
+        """Copy the goal that the timeline reads, with its meta; None when there is none."""
+        for name in self._named(ChannelRole.GOAL):
+            latched = timeline.latched.get(name)
+            if latched is not None:
+                return self._payload(name, latched.slot), latched.meta
+        return None
+
+    def require_engine_slot(self) -> None:
+        """Check that a goal could be brought back.
+
+        Raises:
+            NoFreeSlotError: The engine's own ring is used up.
+        """
+        for name in self._named(ChannelRole.GOAL):
+            channel = self.channel(name)
+            channel.release(channel.engine_slot(NO_META))
+
+    def restore_goal(self, timeline: Timeline, capsule: Capsule) -> None:
+        """Bring a capsule's goal back into a slot of the engine's own; none if it has none."""
+        origin = capsule.position.origin
+        for name in self._named(ChannelRole.GOAL):
+            self.unlatch(timeline, name)
+            if not origin.goal_sequence:
+                continue
+            meta = SlotMeta(
+                sequence=origin.goal_sequence,
+                source_sequence=origin.goal_source_sequence,
+                stamp_ns=origin.goal_stamp_ns,
+                committed_ns=capsule.created_ns,
+                generation=0,
+            )
+            channel = self.channel(name)
+            slot = channel.engine_slot(meta)
+            base = channel.slot_address(slot)
+            for part in channel.spec.fields:
+                placement = self._layout.by_name[self._inputs[f"{name}.{part.name}"]]
+                self._backend.copy(
+                    base + channel.spec.field_offset(part.name),
+                    capsule.block.address + placement.offset,
+                    part.num_bytes,
+                )
+            timeline.latched[name] = self._latched(name, slot, meta)
+
+    def replay_goal(self, timeline: Timeline, goal: tuple[bytes, SlotMeta] | None) -> None:
+        """Put a goal copied by :meth:`goal_payload` back in force."""
+        for name in self._named(ChannelRole.GOAL):
+            self.unlatch(timeline, name)
+            if goal is None:
+                continue
+            payload, meta = goal
+            channel = self.channel(name)
+            slot = channel.engine_slot(meta)
+            ctypes.memmove(channel.slot_address(slot), payload, len(payload))
+            timeline.latched[name] = self._latched(name, slot, meta)
+
+    # what is read ------------------------------------------------------------------------
+
+    def channel(self, name: str) -> Channel:
+        """Return a channel by name.
+
+        Raises:
+            UnknownChannelError: The model has none of this name.
+        """
+        try:
+            return self._channels[name]
+        except KeyError:
+            raise UnknownChannelError(
+                f"the model has no channel '{name}'", expected=", ".join(self._channels)
+            ) from None
+
+    def identify(self, address: int) -> tuple[int, int, int]:
+        """Find the shared memory at an address: device, inode, offset; zeros when private."""
+        for channel in self._channels.values():
+            offset = address - channel.address
+            if 0 <= offset < channel.num_slots * channel.spec.slot_bytes:
+                slot, rest = divmod(offset, channel.spec.slot_bytes)
+                device, inode, start = channel.identity(slot)
+                return device, inode, start + rest
+        return 0, 0, 0
+
+    def goal_of(self, timeline: Timeline) -> SlotMeta | None:
+        """Return the meta of the goal that a timeline reads."""
+        return self._meta_of(timeline, ChannelRole.GOAL)
+
+    def observation_of(self, timeline: Timeline) -> SlotMeta | None:
+        """Return the meta of the observation that a timeline reads."""
+        return self._meta_of(timeline, ChannelRole.OBSERVATION)
+
+    def close(self) -> None:
+        """Unmap every ring. Graphs over the slots must not be replayed any more. Idempotent."""
+        for channel in self._channels.values():
+            channel.close()
+        for block in self._staging.values():
+            block.close()
+
+    def _named(self, role: ChannelRole) -> list[str]:
+        return [name for name, spec in self.specs.items() if spec.role is role]
+
+    def _meta_of(self, timeline: Timeline, role: ChannelRole) -> SlotMeta | None:
+        for name in self._named(role):
+            latched = timeline.latched.get(name)
+            if latched is not None:
+                return latched.meta
+        return None
+
+    def _has_pending(self, timeline: Timeline, name: str) -> bool:
+        if isinstance(timeline, Branch) and self.specs[name].role is ChannelRole.GOAL:
+            return False
+        return self.channel(name).pending(timeline.env_index) is not None
+
+    def _newest(self, timeline: Timeline, name: str) -> SlotMeta:
+        if self._has_pending(timeline, name):
+            channel = self.channel(name)
+            slot = channel.pending(timeline.env_index)
+            assert slot is not None
+            return channel.meta(slot)
+        latched = timeline.latched.get(name)
+        return latched.meta if latched else SlotMeta(0, 0, -1, 0, 0)
+
+    def _take_pending(self, env: Environment, name: str, channel: Channel) -> None:
+        if channel.pending(env.env_index) is None:
+            return
+        self.unlatch(env, name)
+        slot = channel.latch(env.env_index)
+        env.latched[name] = self._latched(name, slot, channel.meta(slot))
+
+    def _latched(self, name: str, slot: int, meta: SlotMeta) -> Latched:
+        is_checked = self._detect_torn and self.specs[name].role is ChannelRole.GOAL
+        return Latched(slot, meta, self._payload(name, slot) if is_checked else b"")
+
+    def _payload(self, name: str, slot: int) -> bytes:
+        channel = self.channel(name)
+        return ctypes.string_at(channel.slot_address(slot), channel.spec.payload_bytes)
+
+    def _raise_stamp(self, env: Environment, name: str, stamp_ns: int) -> None:
+        barrier: Mapping[str, Barrier] = self._barriers[env.env_index]
+        barrier[name].stamp_ns = stamp_ns

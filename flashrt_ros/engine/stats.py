@@ -1,0 +1,74 @@
+"""Figures of an environment since its activation, over fixed windows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+WINDOW = 1024
+"""Samples a percentile is taken over, the newest ones."""
+
+
+class _Window:
+    """The newest samples of one figure, in place."""
+
+    def __init__(self) -> None:
+        self._samples = np.zeros(WINDOW, dtype=np.float64)
+        self._count = 0
+
+    def add(self, value: float) -> None:
+        self._samples[self._count % WINDOW] = value
+        self._count += 1
+
+    def percentile(self, q: float) -> float:
+        """Return a percentile of the window, 0 when it is empty."""
+        if not self._count:
+            return 0.0
+        return float(np.percentile(self._samples[: min(self._count, WINDOW)], q))
+
+    def mean(self) -> float:
+        """Return the mean of the window, 0 when it is empty."""
+        return float(self._samples[: min(self._count, WINDOW)].mean()) if self._count else 0.0
+
+
+class Stats:
+    """Replay times, lateness and misses of one environment.
+
+    Attributes:
+        deadline_misses: Ticks that had no action at their deadline, or were skipped.
+        replay_max_us: Longest chunk plan, us.
+    """
+
+    def __init__(self) -> None:
+        self.deadline_misses = 0
+        self.replay_max_us = 0.0
+        self._replay_us = _Window()
+        self._lateness_us = _Window()
+        self._interval_ns = _Window()
+        self._last_tick_ns = 0
+
+    def note_tick(self, now_ns: int, lateness_ns: int, missed: int) -> None:
+        """Count a tick of the timer that started ``lateness_ns`` after its deadline."""
+        self._lateness_us.add(lateness_ns / 1e3)
+        self.deadline_misses += missed
+        if self._last_tick_ns:
+            self._interval_ns.add(now_ns - self._last_tick_ns)
+        self._last_tick_ns = now_ns
+
+    def note_replay(self, busy_ns: int) -> None:
+        """Count a chunk plan whose nodes took ``busy_ns`` together."""
+        self._replay_us.add(busy_ns / 1e3)
+        self.replay_max_us = max(self.replay_max_us, busy_ns / 1e3)
+
+    def replay_us(self, q: float) -> float:
+        """Return a percentile of the chunk plan's time, us."""
+        return self._replay_us.percentile(q)
+
+    def lateness_us(self, q: float) -> float:
+        """Return a percentile of the timer ticks' lateness, us."""
+        return self._lateness_us.percentile(q)
+
+    @property
+    def rate_hz(self) -> float:
+        """Measured rate of timer ticks, 0 before the second."""
+        mean = self._interval_ns.mean()
+        return 1e9 / mean if mean else 0.0

@@ -1,0 +1,115 @@
+"""Lines of execution: an environment, and the branches forked beside it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from flashrt_ros.capsule.capsule import Capsule, Origin, Position
+from flashrt_ros.engine.channels import SlotMeta
+from flashrt_ros.engine.protocol import Moved
+from flashrt_ros.runtime.lanes import Lane
+
+ENVIRONMENT = -1
+"""Branch index that means the environment itself."""
+
+
+@dataclass(slots=True)
+class Latched:
+    """A slot that a timeline reads, and holds a reference to.
+
+    Attributes:
+        slot: Index in the channel's whole range.
+        meta: Of the commit it came from.
+        check: Copy of the payload at the latch, where torn reads are looked for.
+    """
+
+    slot: int
+    meta: SlotMeta
+    check: bytes = b""
+
+
+@dataclass(slots=True)
+class Timeline:
+    """State on one lane, moving forward by ticks.
+
+    Attributes:
+        env_index: Environment it belongs to.
+        branch: Branch index, :data:`ENVIRONMENT` for the environment itself.
+        lane: Where its buffers are; a flip replaces it.
+        position: Host copy of the counters in STATE.
+        parent: Id of the capsule its state descends from, "" for none.
+        latched: What it reads, by channel; absent before the first latch.
+    """
+
+    env_index: int
+    branch: int
+    lane: Lane
+    position: Position = field(default_factory=Position)
+    parent: str = ""
+    latched: dict[str, Latched] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Branch(Timeline):
+    """A timeline that runs only when it is stepped.
+
+    Attributes:
+        source: Capsule it was forked from.
+    """
+
+    source: Capsule | None = None
+
+
+@dataclass(slots=True)
+class Interruption:
+    """An entry of the interrupt stack.
+
+    Attributes:
+        capsule: The interrupted boundary.
+        goal: Payload of the goal in force then, with its meta; None when there was none.
+        reason: As the caller gave it.
+    """
+
+    capsule: Capsule
+    goal: tuple[bytes, SlotMeta] | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Environment(Timeline):
+    """What a caller resets and steps.
+
+    Attributes:
+        generation: Grows with every reset, restore, rollback, select, interrupt and resume.
+        is_active: Ticks may run.
+        is_held: An interrupt asked for a pause.
+        tick_source: "timer" or "step".
+        period_ns: Time between ticks of the timer, ns.
+        next_tick_ns: Deadline of the next tick, engine clock.
+        boundaries: Rollback ring, oldest first.
+        interruptions: Interrupt stack, newest last.
+        last_reset: Episode id and answer of the last reset that named one.
+    """
+
+    generation: int = 1
+    is_active: bool = False
+    is_held: bool = False
+    tick_source: str = "step"
+    period_ns: int = 0
+    next_tick_ns: int = 0
+    boundaries: deque[Capsule] = field(default_factory=deque)
+    interruptions: list[Interruption] = field(default_factory=list)
+    last_reset: tuple[str, Moved] | None = None
+
+
+def origin_of(goal: SlotMeta | None, observation: SlotMeta | None, tick: int) -> Origin:
+    """Note what a plan that latched these at ``tick`` is made from."""
+    return Origin(
+        goal_sequence=goal.sequence if goal else 0,
+        goal_source_sequence=goal.source_sequence if goal else 0,
+        goal_stamp_ns=goal.stamp_ns if goal else 0,
+        observation_sequence=observation.sequence if observation else 0,
+        observation_stamp_ns=observation.stamp_ns if observation else 0,
+        latched_tick=tick,
+    )

@@ -65,10 +65,33 @@ class SealedArenaError(FlashrtError):
 
 
 class CaptureError(FlashrtError):
-    """A program can't be captured; names the op and the source line."""
+    """A program can't be captured; names the op and the source line.
+
+    Args:
+        what: What was refused, the op and the line included.
+        op: Name of the op, "" where no op is at fault.
+        source: ``file:line`` in the program, "" where no line is at fault.
+        expected: As in the base class.
+        found: As in the base class.
+        fix: As in the base class.
+    """
 
     code = 102
     name = "CAPTURE"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        op: str = "",
+        source: str = "",
+        expected: object = None,
+        found: object = None,
+        fix: str | None = None,
+    ) -> None:
+        self.op = op
+        self.source = source
+        super().__init__(what, expected=expected, found=found, fix=fix)
 
 
 class UnknownShapeKeyError(FlashrtError):
@@ -86,10 +109,30 @@ class LanePoisonedError(FlashrtError):
 
 
 class BackendError(FlashrtError):
-    """The device or its driver refused an operation."""
+    """The device or its driver refused an operation.
+
+    Args:
+        what: What failed.
+        is_torn: Whether a replay may have written STATE or INPUT in part.
+        expected: As in the base class.
+        found: As in the base class.
+        fix: As in the base class.
+    """
 
     code = 105
     name = "BACKEND"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        is_torn: bool = False,
+        expected: object = None,
+        found: object = None,
+        fix: str | None = None,
+    ) -> None:
+        self.is_torn = is_torn
+        super().__init__(what, expected=expected, found=found, fix=fix)
 
 
 # capsules ------------------------------------------------------------------------------------

@@ -11,18 +11,18 @@ from collections.abc import Mapping
 
 import torch
 
+from flashrt_ros.models.action_queue import (
+    QUEUE,
+    commit_queue,
+    counter,
+    flush,
+    policy_counters,
+    pop,
+)
 from flashrt_ros.models.base import (
     ACTION,
     CHUNK,
-    ELAPSED,
-    GOAL_SEQUENCE,
-    GOAL_SEQUENCE_IN,
-    NOISE_COUNTER,
-    NOISE_SEED,
     NOISE_SLOT,
-    QUEUE_HEAD,
-    QUEUE_LENGTH,
-    TICK,
     Buffers,
     PolicyModel,
     PolicyPlan,
@@ -35,7 +35,6 @@ from flashrt_ros.runtime.spec import (
     ChannelRole,
     ChannelSpec,
     FieldSpec,
-    Inert,
     Role,
     ShapeKey,
 )
@@ -44,49 +43,6 @@ HORIZON = 8
 ACTION_DIM = 2
 EXECUTE_HORIZON = 4
 NUM_STEPS = 3
-
-
-def counter(name: str, role: Role = Role.STATE, **marks: object) -> BufferSpec:
-    """Declare one ``int64[1]``."""
-    return BufferSpec(name, (1,), "int64", role, **marks)  # type: ignore[arg-type]
-
-
-def policy_counters() -> tuple[BufferSpec, ...]:
-    """Declare the well-known counters of ``models.base`` that every policy has."""
-    return (
-        counter(TICK, inert=Inert.COUNTER),
-        counter(QUEUE_HEAD),
-        counter(QUEUE_LENGTH),
-        counter(NOISE_SEED, feeds_noise=True),
-        counter(NOISE_COUNTER, feeds_noise=True),
-        counter(GOAL_SEQUENCE, inert=Inert.PROVENANCE),
-        counter(ELAPSED, Role.BINDING),
-        counter(GOAL_SEQUENCE_IN, Role.BINDING),
-        counter(NOISE_SLOT, Role.BINDING),
-    )
-
-
-def pop(buffers: Buffers, slots: Slots) -> None:
-    """Take the next action from the queue; past its end, the last one again."""
-    last = buffers[QUEUE_LENGTH] - 1
-    index = torch.minimum(buffers[QUEUE_HEAD], last).clamp(min=0)
-    buffers[ACTION].copy_(buffers["queue"].index_select(0, index)[0])
-    buffers[QUEUE_HEAD].add_(1)
-    buffers[TICK].add_(1)
-
-
-def flush(buffers: Buffers, slots: Slots) -> None:
-    """Empty the queue."""
-    buffers[QUEUE_HEAD].zero_()
-    buffers[QUEUE_LENGTH].zero_()
-
-
-def commit_counters(buffers: Buffers, execute_horizon: int) -> None:
-    """Point the queue at the ticks still ahead, and count noise and goal."""
-    buffers[QUEUE_HEAD].copy_(buffers[ELAPSED].clamp(max=execute_horizon))
-    buffers[QUEUE_LENGTH].fill_(execute_horizon)
-    buffers[NOISE_COUNTER].add_(1)
-    buffers[GOAL_SEQUENCE].copy_(buffers[GOAL_SEQUENCE_IN])
 
 
 class MinimalPolicy(PolicyModel):
@@ -105,7 +61,7 @@ class MinimalPolicy(PolicyModel):
         chunk, pair = (HORIZON, ACTION_DIM), (ACTION_DIM,)
         return (
             *policy_counters(),
-            BufferSpec("queue", chunk, "float32", Role.STATE),
+            BufferSpec(QUEUE, chunk, "float32", Role.STATE),
             BufferSpec("momentum", pair, "float32", Role.STATE),
             BufferSpec("goal", pair, "float32", Role.INPUT),
             BufferSpec("position", pair, "float32", Role.INPUT),
@@ -193,10 +149,9 @@ def _step(buffers: Buffers, slots: Slots) -> None:
 
 def _commit(buffers: Buffers, slots: Slots) -> None:
     path = buffers["path"]
-    buffers["queue"].copy_(path)
     buffers[CHUNK].copy_(path)
     buffers["momentum"].mul_(0.5).add_(path[-1] - path[0])
     buffers["goal"].copy_(buffers["goal_latched"])
     buffers["position"].copy_(buffers["position_latched"])
     buffers["noise"].copy_(buffers["noise_latched"])
-    commit_counters(buffers, EXECUTE_HORIZON)
+    commit_queue(buffers, path, EXECUTE_HORIZON)

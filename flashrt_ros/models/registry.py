@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from flashrt_ros.errors import UnknownModelError
+from flashrt_ros.errors import UnknownModelError, WeightsError
 from flashrt_ros.models.base import PolicyModel
 
 ModelFactory = Callable[[Path | None], PolicyModel]
@@ -18,7 +18,15 @@ def _flow_policy(weights: Path | None) -> PolicyModel:
     return FlowPolicy.load(weights)
 
 
-MODELS: dict[str, ModelFactory] = {"flow_policy": _flow_policy}
+def _minimal(weights: Path | None) -> PolicyModel:
+    from flashrt_ros.models.minimal import MinimalPolicy
+
+    if weights is not None:
+        raise WeightsError("the model 'minimal' takes no weights", found=weights)
+    return MinimalPolicy()
+
+
+MODELS: dict[str, ModelFactory] = {"flow_policy": _flow_policy, "minimal": _minimal}
 """Every model that ships; each passes ``flashrt-ros prove``."""
 
 

@@ -1,15 +1,14 @@
 """pip's build of flashrt_ros; colcon builds CMakeLists.txt instead.
 
-pip has no notion of ROS interfaces, launch files or ``lib/<package>`` executables, so three
-build steps add them:
+pip has no notion of ROS interfaces, launch files or ``lib/<package>`` executables, so two build
+steps add them:
 
 * ``build_ext`` runs the stock rosidl generators over ``msg/`` and ``srv/`` and compiles their C
   output into the package, so that ``flashrt_ros.msg`` and ``flashrt_ros.srv`` are real ROS
   interfaces. Without generators (they are wheels for x86_64 only) it is left out, with a notice.
-* ``build_py`` copies ``config/`` and ``launch/`` into the package, where
-  ``flashrt_ros.resources`` finds them with no ROS tool at hand.
-* ``data_files`` lay out ``share/`` and ``lib/`` as ``ros2 launch``, ``run`` and ``interface``
-  expect them below the environment's prefix.
+* ``data_files`` lay out ``share/`` and ``lib/`` below the environment's prefix as ROS has them.
+  ``ros2 launch``, ``run`` and ``interface`` look there, and so does the command line, with no ROS
+  tool at hand, for the default configuration.
 """
 
 from __future__ import annotations
@@ -70,10 +69,10 @@ class RosDistribution(Distribution):
 
 
 class BuildPackage(build_py):
-    """Copy modules, and the folders that ROS keeps beside the package, into it."""
+    """Copy the modules; say so when the interfaces won't follow."""
 
     def run(self) -> None:
-        """Build; an editable install copies nothing, its modules read the checkout."""
+        """Build the modules of the package."""
         super().run()
         if missing := missing_generators():
             print(
@@ -82,12 +81,6 @@ class BuildPackage(build_py):
                 "engine, its client and the models work without them; nodes need them.",
                 file=sys.stderr,
             )
-        if not self.editable_mode:
-            for folder in SHARED_FOLDERS:
-                target = Path(self.build_lib) / PACKAGE / "share" / folder
-                shutil.rmtree(target, ignore_errors=True)
-                if Path(folder).is_dir():
-                    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 class BuildInterfaces(build_ext):
@@ -97,7 +90,8 @@ class BuildInterfaces(build_ext):
         """Name the two support libraries as the dynamic linker looks for them."""
         if fullname.split(".")[-1] in LIBRARIES:
             return fullname.replace(".", "/") + ".so"
-        return super().get_ext_filename(fullname)
+        name: str = super().get_ext_filename(fullname)  # type: ignore[no-untyped-call]
+        return name
 
     def run(self) -> None:
         """Compile, then lay the generated modules beside the hand-written ones."""
@@ -115,9 +109,9 @@ class BuildInterfaces(build_ext):
             for module in (generated / kind).glob("*.py"):
                 shutil.copy(module, target)
             described = [p for p in (generated / kind).iterdir() if p.suffix in (".idl", ".json")]
-            self.distribution.data_files.append(
-                (f"share/{PACKAGE}/{kind}", sorted(map(str, described)))
-            )
+            data_files = self.distribution.data_files
+            assert data_files is not None  # setup() below was given some
+            data_files.append((f"share/{PACKAGE}/{kind}", sorted(map(str, described))))
 
     def describe_extensions(self, work: Path, prefix: Path, sources: list[list[str]]) -> None:
         """Fill in what only the generators know.
@@ -135,7 +129,11 @@ class BuildInterfaces(build_ext):
             str(work / INTROSPECTION),
             str(include),
             numpy.get_include(),
-            *(str(folder) for folder in sorted(include.iterdir()) if (folder / folder.name).is_dir()),
+            *(
+                str(folder)
+                for folder in sorted(include.iterdir())
+                if (folder / folder.name).is_dir()
+            ),
         ]
         libraries = [
             f"{package}__{kind}"

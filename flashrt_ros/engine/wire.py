@@ -1,0 +1,98 @@
+"""Datagrams with descriptors over a SEQPACKET socket, and who is at its other end."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashrt_ros.engine import linux
+from flashrt_ros.engine.protocol import MAX_MESSAGE_BYTES
+from flashrt_ros.errors import ProtocolError
+
+_FD_BYTES = array.array("i").itemsize
+_CREDENTIALS = struct.Struct("iII")
+_MAX_GROUPS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who connected, as the kernel says; 0 is a process that can't be seen from here."""
+
+    process_id: int
+    user_id: int
+    group_id: int
+
+
+def peer_credentials(sock: socket.socket) -> Peer:
+    """Return process, user and group of the other end, as of its connect."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return Peer(*_CREDENTIALS.unpack(raw))
+
+
+def peer_groups(sock: socket.socket) -> frozenset[int]:
+    """Return the supplementary groups of the other end, as of its connect."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, linux.SO_PEERGROUPS, _MAX_GROUPS * 4)
+    return frozenset(array.array("I", raw))
+
+
+def peer_descriptor(sock: socket.socket, peer: Peer) -> int | None:
+    """Return a pidfd of the other end, readable once that process is dead.
+
+    A child that it forked may keep the socket open after it: only this descriptor
+    tells. None where the process can't be seen or is gone.
+    """
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, linux.SO_PEERPIDFD, _FD_BYTES)
+        return int.from_bytes(raw, "little")
+    except OSError:
+        pass  # kernel before 6.5
+    try:
+        return os.pidfd_open(peer.process_id)
+    except OSError:
+        return None
+
+
+def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
+    """Send one message whole, or raise what the socket raises."""
+    if fds:
+        rights = array.array("i", fds)
+        sock.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    else:
+        sock.send(message)
+
+
+def receive(
+    sock: socket.socket, buffer: bytearray, *, max_fds: int = 0
+) -> tuple[memoryview, list[int]]:
+    """Receive one message into ``buffer``, with the descriptors that ride on it.
+
+    Args:
+        sock: Blocks or not, as it is set.
+        buffer: ``MAX_MESSAGE_BYTES`` long; what was there is overwritten.
+        max_fds: How many descriptors the caller is ready for.
+
+    Returns:
+        The message, a view of ``buffer``, empty at the end of the connection, and the
+        descriptors, which the caller owns.
+
+    Raises:
+        ProtocolError: The message or its descriptors did not fit. Nothing is leaked.
+    """
+    room = socket.CMSG_SPACE(max_fds * _FD_BYTES) if max_fds else 0
+    length, extras, flags, _ = sock.recvmsg_into([buffer], room, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for level, kind, data in extras:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        for fd in fds:
+            os.close(fd)
+        raise ProtocolError(
+            "a message did not fit",
+            expected=f"at most {MAX_MESSAGE_BYTES} bytes and {max_fds} descriptors",
+        )
+    return memoryview(buffer)[:length], list(fds)

@@ -1,0 +1,1 @@
+"""ROS 2 nodes over the engine client; with ``sim`` the only rooms that import rclpy."""

@@ -1,0 +1,149 @@
+"""Reads the one YAML file that launch files, ``flashrt-ros up`` and nodes share; needs no ROS."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.errors import ConfigError, UnknownParameterError
+from flashrt_ros.nodes.declarations import SECTIONS
+from flashrt_ros.nodes.parameters import ROS_PARAMETERS, Value, check_values
+
+CONFIG_NAME = "flashrt.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A checked file.
+
+    Attributes:
+        engine: What the engine process is told; its name is not resolved yet.
+        nodes: One value for every parameter of each node, by section, with those of
+            ROS's own (``use_sim_time``) where the file sets them.
+        path: Where it was read.
+    """
+
+    engine: EngineConfig
+    nodes: Mapping[str, Mapping[str, Value]]
+    path: Path
+
+
+def default_config_path() -> Path:
+    """Return the packaged ``flashrt.yaml``: of the source tree, else of the installation.
+
+    Raises:
+        ConfigError: Neither is there; names the places looked at.
+    """
+    package = Path(__file__).resolve().parents[1]
+    places = [
+        package.parent / "config" / CONFIG_NAME,
+        Path(sysconfig.get_path("data")) / "share" / "flashrt_ros" / "config" / CONFIG_NAME,
+        *(parent / "share" / "flashrt_ros" / "config" / CONFIG_NAME for parent in package.parents),
+    ]
+    for place in places:
+        if place.is_file():
+            return place
+    raise ConfigError(
+        f"the packaged {CONFIG_NAME} is missing",
+        expected="it in one of " + ", ".join(map(str, places[:2])),
+        fix="install the package again or name a file with --config",
+    )
+
+
+def load(path: Path | None = None) -> Configuration:
+    """Read and check a file; every section may be left out.
+
+    Args:
+        path: ROS parameter file, or None for the packaged one.
+
+    Raises:
+        ConfigError: The file can't be read, is no YAML or no parameter file.
+        UnknownParameterError: A section or name that nothing declares.
+        ParameterTypeError: A value has another type than declared.
+        ParameterRangeError: A value lies outside its range.
+    """
+    path = default_config_path() if path is None else path
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is no YAML: {error}") from error
+    sections = _sections(document if document is not None else {}, path)
+    common = sections.pop("**", {})
+    nodes: dict[str, dict[str, Value]] = {}
+    for name, specs in SECTIONS.items():
+        given = {**common, **sections.get(name, {})} if name != "engine" else sections.get(name, {})
+        nodes[name] = check_values(name, specs, given)
+        for extra in ROS_PARAMETERS & given.keys():
+            if not isinstance(given[extra], bool):
+                raise ConfigError(f"parameter '{extra}' of {name} must be true or false")
+            nodes[name][extra] = bool(given[extra])
+    engine = nodes.pop("engine")
+    return Configuration(_engine(engine), nodes, path)
+
+
+def engine_name(namespace: str, name: str) -> str:
+    """Resolve an engine's name as ROS resolves a topic's, without the leading slash.
+
+    Args:
+        namespace: Of the node, with or without a leading slash.
+        name: Relative to the namespace, or absolute with a leading slash.
+    """
+    if name.startswith("/"):
+        return name.strip("/")
+    return "/".join(part for part in (namespace.strip("/"), name.strip("/")) if part)
+
+
+def _engine(values: Mapping[str, Value]) -> EngineConfig:
+    plain = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    try:
+        return msgspec.convert(plain, EngineConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the engine's section can't be used: {error}") from error
+
+
+def _sections(document: object, path: Path) -> dict[str, dict[str, object]]:
+    """Find ``ros__parameters`` by the last part of the key, whatever namespace stands before."""
+    found: dict[str, dict[str, object]] = {}
+
+    def walk(name: str, node: object) -> None:
+        if not isinstance(node, dict):
+            raise ConfigError(
+                f"{path} is no ROS parameter file",
+                expected="'<node>: ros__parameters: <name>: <value>'",
+                found=f"{name or 'the document'}: {node!r}",
+            )
+        for key, value in node.items():
+            if key == "ros__parameters":
+                section = name.rsplit("/", 1)[-1]
+                if section not in SECTIONS and section != "**":
+                    raise UnknownParameterError(
+                        f"{path} has a section '{name}' for a node that is not started from it",
+                        expected=", ".join(f"/**/{known}" for known in SECTIONS),
+                    )
+                if not isinstance(value, dict):
+                    raise ConfigError(f"{path}: section '{name}' holds no parameters")
+                found.setdefault(section, {}).update(_flat("", value))
+            else:
+                walk(f"{name}/{str(key).strip('/')}", value)
+
+    walk("", document)
+    return found
+
+
+def _flat(prefix: str, values: Mapping[object, object]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            flat.update(_flat(f"{name}.", value))
+        else:
+            flat[name] = value
+    return flat

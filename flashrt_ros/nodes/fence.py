@@ -1,0 +1,99 @@
+"""What is too old to act: the newest (engine_epoch, generation) known, per environment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Fence:
+    """Lets actions through only while they belong to the newest generation known.
+
+    Raising the fence and passing it exclude each other, so that once :meth:`raise_to`
+    or :meth:`shut` has returned, nothing older is published any more. Epochs of
+    different engine processes are not ordered: the one attached to counts.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epoch = 0
+        self._generations: dict[int, int] = {}
+        self._ticks: dict[int, int] = {}
+        self._is_open = False
+        self.num_dropped = 0
+
+    def attach(self, epoch: int) -> None:
+        """Take a new engine's epoch as the only one; generations start afresh."""
+        with self._lock:
+            self._epoch = epoch
+            self._generations.clear()
+            self._ticks.clear()
+
+    def open(self) -> None:
+        """Let actions pass from here on."""
+        with self._lock:
+            self._is_open = True
+
+    def shut(self) -> None:
+        """Let nothing pass; returns after a publication in progress."""
+        with self._lock:
+            self._is_open = False
+
+    def raise_to(self, env_index: int, generation: int, tick: int = -1) -> None:
+        """Make everything before a generation stale; never lowers.
+
+        Args:
+            env_index: Environment that moved.
+            generation: Its generation now.
+            tick: Control ticks committed so far; an action of a tick up to this one is
+                stale too while the generation stays. -1 says nothing of ticks.
+        """
+        with self._lock:
+            self._raise(env_index, generation)
+            if generation == self._generations.get(env_index, 0):
+                self._ticks[env_index] = max(tick, self._ticks.get(env_index, -1))
+
+    def generation(self, env_index: int) -> int:
+        """Return the newest generation known, 0 before any."""
+        with self._lock:
+            return self._generations.get(env_index, 0)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the engine attached to, 0 before any."""
+        return self._epoch
+
+    def pass_through(
+        self,
+        epoch: int,
+        env_index: int,
+        generation: int,
+        tick: int,
+        publish: Callable[[], None],
+    ) -> bool:
+        """Publish unless stale; a newer generation raises the fence.
+
+        Args:
+            epoch: Of what is to be published.
+            env_index: Its environment.
+            generation: Its generation.
+            tick: Control tick that it acts in, counted from 1.
+            publish: Called while the fence can't move.
+
+        Returns:
+            False if it was dropped.
+        """
+        with self._lock:
+            is_stale = epoch != self._epoch or generation < self._generations.get(env_index, 0)
+            if self._is_open and not is_stale:
+                self._raise(env_index, generation)
+                if tick > self._ticks.get(env_index, -1):
+                    publish()
+                    return True
+            self.num_dropped += 1
+            return False
+
+    def _raise(self, env_index: int, generation: int) -> None:
+        if generation > self._generations.get(env_index, 0):
+            self._generations[env_index] = generation
+            self._ticks[env_index] = -1

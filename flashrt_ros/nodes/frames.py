@@ -1,0 +1,156 @@
+"""Static transforms between frames, for goals that stand in another frame than the policy's.
+
+They come from the ``transforms`` parameter. Where ``tf2_ros`` is installed its buffer
+answers for what the parameter does not; without it such a goal is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.errors import ConfigError, FrameError
+
+if TYPE_CHECKING:
+    from rclpy.node import Node
+
+Matrix = npt.NDArray[np.float64]
+
+
+class Frames:
+    """Known transforms, as ``float64[4, 4]`` from a child frame into its parent.
+
+    Args:
+        transforms: ``"parent child x y z qx qy qz qw"`` each, metres and a unit quaternion.
+
+    Raises:
+        ConfigError: An entry can't be read, or its quaternion has no direction.
+    """
+
+    def __init__(self, transforms: Sequence[str] = ()) -> None:
+        self._edges: dict[tuple[str, str], Matrix] = {}
+        self._listener: _Tf2 | None = None
+        for text in transforms:
+            parent, child, matrix = _parse(text)
+            self._edges[parent, child] = matrix
+            self._edges[child, parent] = np.linalg.inv(matrix).astype(np.float64)
+
+    def listen(self, node: Node) -> bool:
+        """Ask tf2 too, from here on.
+
+        Returns:
+            False where ``tf2_ros`` is not installed; nothing changes then.
+        """
+        try:
+            self._listener = _Tf2(node)
+        except ImportError:
+            return False
+        return True
+
+    def points(self, values: Matrix, *, source: str, target: str) -> Matrix:
+        """Return points of one frame in another.
+
+        Args:
+            values: ``float64[..., 2]`` or ``[..., 3]``, metres; with two columns z is 0
+                before and dropped after.
+            source: Frame that the points stand in.
+            target: Frame wanted.
+
+        Raises:
+            FrameError: No transform is known, or the values are no points.
+        """
+        if source == target:
+            return values
+        matrix = self._lookup(source, target)
+        columns = values.shape[-1]
+        if columns not in (2, 3):
+            raise FrameError(
+                f"values in frame '{source}' can't be brought into '{target}'",
+                expected="points of 2 or 3 coordinates",
+                found=f"rows of {columns}",
+            )
+        flat = values.reshape(-1, columns)
+        homogeneous = np.zeros((len(flat), 4))
+        homogeneous[:, :columns] = flat
+        homogeneous[:, 3] = 1.0
+        moved: Matrix = (homogeneous @ matrix.T)[:, :columns]
+        return moved.reshape(values.shape)
+
+    def _lookup(self, source: str, target: str) -> Matrix:
+        """Walk the tree of static transforms, nearest first, then ask tf2."""
+        reached = {source: np.eye(4)}
+        border = [source]
+        while border:
+            here = border.pop(0)
+            for (parent, child), matrix in self._edges.items():
+                if child == here and parent not in reached:
+                    reached[parent] = matrix @ reached[here]
+                    border.append(parent)
+        if target in reached:
+            return reached[target]
+        found = self._listener.lookup(source, target) if self._listener is not None else None
+        if found is None:
+            known = sorted({name for edge in self._edges for name in edge} | {target})
+            raise FrameError(
+                f"no transform is known from frame '{source}' to '{target}'",
+                expected=f"one of {', '.join(known)}",
+                found=repr(source),
+                fix="send the goal in that frame, or set the parameter 'transforms'",
+            )
+        return found
+
+
+class _Tf2:
+    """The latest transforms that tf2 knows."""
+
+    def __init__(self, node: Node) -> None:
+        self._ros: Any = importlib.import_module("tf2_ros")
+        self._buffer: Any = self._ros.Buffer()
+        self._listener: Any = self._ros.TransformListener(self._buffer, node)
+
+    def lookup(self, source: str, target: str) -> Matrix | None:
+        from rclpy.time import Time
+
+        try:
+            found = self._buffer.lookup_transform(target, source, Time())
+        except (
+            self._ros.LookupException,
+            self._ros.ConnectivityException,
+            self._ros.ExtrapolationException,
+        ):
+            return None
+        move, turn = found.transform.translation, found.transform.rotation
+        return _matrix(np.array([move.x, move.y, move.z, turn.x, turn.y, turn.z, turn.w]))
+
+
+def _parse(text: str) -> tuple[str, str, Matrix]:
+    parts = text.split()
+    try:
+        numbers = np.array([float(part) for part in parts[2:]])
+    except ValueError:
+        numbers = np.array([np.nan])
+    norm = float(np.linalg.norm(numbers[3:])) if numbers.shape == (7,) else 0.0
+    if not (np.isfinite(numbers).all() and norm > 1e-6):
+        raise ConfigError(
+            "an entry of parameter 'transforms' can't be read",
+            expected="'parent child x y z qx qy qz qw'",
+            found=repr(text),
+        )
+    return parts[0], parts[1], _matrix(numbers)
+
+
+def _matrix(numbers: Matrix) -> Matrix:
+    """Return x y z qx qy qz qw as a matrix; the quaternion is normalised."""
+    x, y, z, w = numbers[3:] / np.linalg.norm(numbers[3:])
+    matrix = np.eye(4)
+    matrix[:3, :3] = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+    ]
+    matrix[:3, 3] = numbers[:3]
+    return matrix

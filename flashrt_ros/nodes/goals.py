@@ -1,0 +1,227 @@
+"""What makes a goal acceptable: known sender order, age, frame, shape, finite values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashrt_ros.engine.payload import check_payload
+from flashrt_ros.engine.protocol import ChannelInfo, FieldInfo, ModelInfo
+from flashrt_ros.errors import (
+    FrameError,
+    GoalExpiredError,
+    PayloadRangeError,
+    PayloadShapeError,
+    UnknownChannelError,
+    UnsupportedError,
+)
+from flashrt_ros.msg import Subgoal
+from flashrt_ros.nodes.conversions import (
+    Array,
+    duration_to_ns,
+    goal_array,
+    stamp_to_ns,
+)
+from flashrt_ros.nodes.frames import Frames
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A goal that passed every check, ready to be written.
+
+    Attributes:
+        channel: Channel of the model.
+        field: Field of the channel that the values fill.
+        values: In the field's shape, dtype and frame.
+        stamp_ns: When it was made, on the node's clock.
+        sequence: The planner's own number.
+    """
+
+    channel: str
+    field: str
+    values: Array
+    stamp_ns: int
+    sequence: int
+
+
+def goal_channel(model: ModelInfo, name: str = "") -> ChannelInfo:
+    """Return a goal channel of a model.
+
+    Args:
+        model: What the engine said of its model.
+        name: Wanted channel; "" means the only one.
+
+    Raises:
+        UnknownChannelError: No goal channel has this name, or none was named and
+            there is not exactly one.
+    """
+    channels = [channel for channel in model.channels if channel.role == "goal"]
+    found = [channel for channel in channels if name in ("", channel.name)]
+    if len(found) != 1:
+        raise UnknownChannelError(
+            f"model '{model.name}' has no goal channel '{name}'"
+            if name
+            else f"model '{model.name}' has {len(channels)} goal channels and the goal names none",
+            expected="one of " + ", ".join(channel.name for channel in channels),
+        )
+    return found[0]
+
+
+def only_field(channel: ChannelInfo) -> FieldInfo:
+    """Return a goal channel's one field.
+
+    Raises:
+        UnsupportedError: It has several, which one row of values can't fill.
+    """
+    if len(channel.fields) != 1:
+        raise UnsupportedError(
+            f"goal channel '{channel.name}' can't be filled from a message",
+            expected="one field",
+            found=", ".join(field.name for field in channel.fields),
+        )
+    return channel.fields[0]
+
+
+class GoalChecker:
+    """Judges goals against a model, a clock reading and the frames known.
+
+    Args:
+        model: What the engine said of its model.
+        frames: Transforms for goals in other frames.
+        env_index: Environment that the node serves.
+        lifetime_ns: Lifetime of goals that name none.
+        future_ns: How far ahead of now a stamp may be.
+        channel: Channel for goals that name none; "" means the model's only one.
+    """
+
+    def __init__(
+        self,
+        model: ModelInfo,
+        frames: Frames,
+        *,
+        env_index: int,
+        lifetime_ns: int,
+        future_ns: int,
+        channel: str = "",
+    ) -> None:
+        self._model = model
+        self._frames = frames
+        self._env_index = env_index
+        self._lifetime_ns = lifetime_ns
+        self._future_ns = future_ns
+        self._channel = channel
+        self._newest: dict[str, int] = {}
+        self._newest_ns = 0
+
+    def check(self, goal: Subgoal, *, now_ns: int) -> Goal:
+        """Return a goal in the policy's frame and dtype; remembers nothing.
+
+        Args:
+            goal: As it came.
+            now_ns: The node's clock.
+
+        Raises:
+            GoalExpiredError: Too old, stamped in the future, made before the goal
+                accepted last, or not newer than the planner's last accepted one.
+            FrameError: Another frame than the channel's, with no transform known.
+            PayloadShapeError: Wrong shape or number of values.
+            NonFiniteError: NaN or Inf.
+            PayloadRangeError: Out of the channel's range, or for another environment.
+            UnknownChannelError: The model has no such goal channel.
+            UnsupportedError: A goal in words, which the model does not take.
+        """
+        if goal.env_index != self._env_index:
+            raise PayloadRangeError(
+                "the goal is for another environment",
+                expected=f"env_index {self._env_index}",
+                found=goal.env_index,
+            )
+        channel = goal_channel(self._model, goal.channel or self._channel)
+        if goal.text and not len(goal.values):
+            raise UnsupportedError(
+                f"model '{self._model.name}' takes no goal in words",
+                expected="values",
+                found=f"text {goal.text!r}",
+            )
+        stamp_ns = stamp_to_ns(goal.header.stamp)
+        self._check_age(goal, stamp_ns, now_ns)
+        if self._newest_ns > now_ns + self._future_ns:
+            self.forget()  # the clock was set back, as simulated time is
+        if stamp_ns < self._newest_ns:
+            raise GoalExpiredError(
+                "a goal made later was accepted already",
+                expected=f"a stamp of at least {self._newest_ns} ns",
+                found=f"{stamp_ns} ns",
+            )
+        newest = self._newest.get(goal.planner)
+        if newest is not None and goal.sequence <= newest:
+            raise GoalExpiredError(
+                f"planner '{goal.planner}' sent a goal that is not newer than its last",
+                expected=f"a sequence above {newest}",
+                found=goal.sequence,
+            )
+        field = only_field(channel)
+        values = goal_array(goal.values, goal.shape, field)
+        frame = goal.header.frame_id
+        if channel.frame and not frame:
+            raise FrameError(
+                "the goal names no frame", expected=repr(channel.frame), fix="set header.frame_id"
+            )
+        if channel.frame and frame != channel.frame:
+            moved = self._frames.points(
+                values.astype(np.float64), source=frame, target=channel.frame
+            )
+            values = moved.astype(values.dtype)
+        check_payload(channel, {field.name: values})
+        return Goal(channel.name, field.name, values, stamp_ns, int(goal.sequence))
+
+    def accept(self, goal: Subgoal) -> None:
+        """Remember a goal as its planner's newest; call it once the engine has it."""
+        self._newest[goal.planner] = int(goal.sequence)
+        self._newest_ns = stamp_to_ns(goal.header.stamp)
+
+    def next_sequence(self, planner: str) -> int:
+        """Return the next number for a sender whose messages carry none."""
+        return self._newest.get(planner, 0) + 1
+
+    def forget(self) -> None:
+        """Let planners number from the start again."""
+        self._newest.clear()
+        self._newest_ns = 0
+
+    def _check_age(self, goal: Subgoal, stamp_ns: int, now_ns: int) -> None:
+        lifetime_ns = duration_to_ns(goal.lifetime) or self._lifetime_ns
+        age_ns = now_ns - stamp_ns
+        if age_ns > lifetime_ns:
+            raise GoalExpiredError(
+                "the goal is older than its lifetime",
+                expected=f"at most {lifetime_ns / 1e9:.3f} s",
+                found=f"{age_ns / 1e9:.3f} s" if stamp_ns else "no stamp",
+                fix=None if stamp_ns else "stamp it with the node's clock",
+            )
+        if -age_ns > self._future_ns:
+            raise GoalExpiredError(
+                "the goal's stamp lies in the future",
+                expected=f"at most {self._future_ns / 1e9:.3f} s ahead of the node's clock",
+                found=f"{-age_ns / 1e9:.3f} s ahead",
+                fix="synchronise the clocks, or raise future_tolerance_s",
+            )
+
+
+def fits_points(field: FieldInfo) -> bool:
+    """Say whether a field takes the position of a pose: one point of 2 or 3 coordinates."""
+    return field.shape[-1] in (2, 3) and int(np.prod(field.shape)) == field.shape[-1]
+
+
+def pose_values(position: tuple[float, float, float], field: FieldInfo) -> list[float]:
+    """Return a pose's position as goal values; z is left out where the goal is planar.
+
+    Raises:
+        PayloadShapeError: The field takes no point.
+    """
+    if not fits_points(field):
+        raise PayloadShapeError(
+            f"goal field '{field.name}' takes no pose", expected=field.shape, found="a position"
+        )
+    return list(position[: field.shape[-1]])

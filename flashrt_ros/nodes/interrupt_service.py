@@ -1,0 +1,84 @@
+"""``~/interrupt``, with the goal that takes over in the same instant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rclpy.node import Node
+
+from flashrt_ros.engine.client import Writer
+from flashrt_ros.errors import NotActiveError
+from flashrt_ros.nodes.fence import Fence
+from flashrt_ros.nodes.goals import GoalChecker
+from flashrt_ros.nodes.links import Link
+from flashrt_ros.nodes.services import serve
+from flashrt_ros.srv import Interrupt
+
+
+class InterruptService:
+    """Answers ``~/interrupt``.
+
+    Args:
+        node: Gets the service.
+        link: Connection for the verbs; the goal is committed through it too.
+        fence: Raised before the answer.
+        now_ns: The node's clock.
+    """
+
+    def __init__(self, node: Node, link: Link, fence: Fence, *, now_ns: Callable[[], int]) -> None:
+        self._link = link
+        self._fence = fence
+        self._now_ns = now_ns
+        self._checker: GoalChecker | None = None
+        self._env_index = 0
+        self._writers: dict[str, Writer] = {}
+        serve(node, Interrupt, "~/interrupt", self._answer)
+
+    def begin(self, checker: GoalChecker, env_index: int) -> None:
+        """Take goals for a session; writers are opened when a goal first needs one."""
+        self._checker = checker
+        self._env_index = env_index
+
+    def end(self) -> None:
+        """Forget the session; its writers close with the connection. Idempotent."""
+        self._checker = None
+        self._writers.clear()
+
+    def _answer(self, request: Interrupt.Request, response: Interrupt.Response) -> None:
+        checker = self._checker
+        if checker is None:
+            raise NotActiveError(
+                "the node has no session with an engine", fix="configure and activate it"
+            )
+        goal = checker.check(request.goal, now_ns=self._now_ns()) if request.has_goal else None
+        with self._link.use() as client:
+            if goal is None:
+                reply = client.interrupt(
+                    env_index=request.env_index, reason=request.reason, hold=request.hold
+                )
+            else:
+                writer = self._writers.get(goal.channel)
+                if writer is None:
+                    writer = client.open_writer(goal.channel, self._env_index)
+                    self._writers[goal.channel] = writer
+                reply = client.interrupt(
+                    env_index=request.env_index,
+                    reason=request.reason,
+                    hold=request.hold,
+                    goal=writer.prepare(
+                        stamp_ns=goal.stamp_ns,
+                        source_sequence=goal.sequence,
+                        **{goal.field: goal.values},
+                    ),
+                )
+            tick = client.status(env_index=request.env_index).tick
+        self._fence.raise_to(request.env_index, reply.generation)
+        if goal is not None:
+            checker.accept(request.goal)
+        response.capsule_id = reply.capsule_id
+        response.depth = reply.depth
+        response.boundary = reply.boundary
+        response.engine_epoch = self._fence.epoch
+        response.generation = reply.generation
+        response.tick = tick
+        response.goal_sequence = reply.goal_sequence

@@ -1,0 +1,104 @@
+"""A node's connections to the engine: made with patience, used by one thread at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.errors import EngineGoneError, FlashrtError, NotActiveError
+
+_RETRY_S = 0.1
+
+
+class Link:
+    """One connection, shared by callbacks and transitions under a lock.
+
+    Args:
+        purpose: What it is for, for messages.
+        on_gone: Called in the thread that found the engine gone, outside the lock.
+    """
+
+    def __init__(self, purpose: str, on_gone: Callable[[FlashrtError], None]) -> None:
+        self._purpose = purpose
+        self._on_gone = on_gone
+        self._lock = threading.Lock()
+        self._client: EngineClient | None = None
+
+    def attach(self, client: EngineClient) -> None:
+        """Take over a client; :meth:`close` closes it."""
+        with self._lock:
+            self._client = client
+
+    @contextmanager
+    def use(self) -> Iterator[EngineClient]:
+        """Give the client to one caller at a time.
+
+        Raises:
+            NotActiveError: The node is not configured.
+            EngineGoneError: The engine went away meanwhile; ``on_gone`` was called.
+        """
+        try:
+            with self._lock:
+                if self._client is None:
+                    raise NotActiveError(
+                        "the node has no session with an engine",
+                        expected="a configured node",
+                        fix="configure and activate it",
+                    )
+                yield self._client
+        except EngineGoneError as error:
+            self._on_gone(error)
+            raise
+
+    def close(self) -> None:
+        """Close the connection after the call in progress; idempotent."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def connect(
+    name: str,
+    client: str,
+    *,
+    wait_s: float,
+    request_s: float,
+    is_closing: threading.Event,
+    progress: Callable[[str], None],
+) -> EngineClient:
+    """Connect, waiting for an engine that still loads and captures.
+
+    Args:
+        name: Resolved engine name.
+        client: How the engine shall call this connection.
+        wait_s: How long to wait for the engine.
+        request_s: Longest wait for one answer later on.
+        is_closing: Ends the wait.
+        progress: Told once a second what is waited for.
+
+    Raises:
+        EngineGoneError: No engine answered in time, or the node closes.
+        ProtocolVersionError: It speaks another version.
+        PeerRefusedError: It does not admit this user.
+    """
+    start = time.monotonic()
+    told = start - 1.0
+    while True:
+        try:
+            return EngineClient(name, client=client, timeout_s=request_s)
+        except EngineGoneError as error:
+            now = time.monotonic()
+            if now - start >= wait_s:
+                raise EngineGoneError(
+                    f"no engine '{name}' answered within {wait_s:g} s: {error}",
+                    fix="start it, or set the parameter 'engine'",
+                ) from error
+            if now - told >= 1.0:
+                told = now
+                progress(f"waiting for engine '{name}' for {now - start:.0f} s: {error}")
+            if is_closing.wait(_RETRY_S):
+                raise

@@ -1,0 +1,116 @@
+"""Camera and joint topics into the engine's observation slots."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data
+from rclpy.qos_overriding_options import QoSOverridingOptions
+from rclpy.subscription import Subscription
+from sensor_msgs.msg import Image, JointState
+
+from flashrt_ros.engine.client import Writer
+from flashrt_ros.errors import FlashrtError
+from flashrt_ros.nodes.conversions import joint_positions, stamp_to_ns
+from flashrt_ros.nodes.links import Link
+from flashrt_ros.nodes.observations import ObservationMap, StampSync, prepare
+from flashrt_ros.nodes.reports import Reports
+
+JOINTS = "joint_states"
+
+
+class ObservationInput:
+    """Subscriptions that turn matched messages into commits, in the node's executor thread.
+
+    Every part is judged before a slot is touched. A refused message costs itself: it
+    is counted and logged by code, and the next one is tried.
+
+    Args:
+        node: Node whose executor serves the subscriptions; not the one of services.
+        reports: Told of refusals and incompatible QoS.
+        link: Connection that the writer belongs to.
+        writer: Of the observation channel.
+        plan: Which topic fills which field.
+        slop_ns: Largest difference between the stamps of one observation.
+        command_names: Joints in the order of a command.
+        on_measured: Told the joint positions in command order.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        reports: Reports,
+        link: Link,
+        writer: Writer,
+        plan: ObservationMap,
+        *,
+        slop_ns: int,
+        command_names: tuple[str, ...],
+        on_measured: Callable[[tuple[float, ...]], None],
+    ) -> None:
+        self._node = node
+        self._reports = reports
+        self._link = link
+        self._writer = writer
+        self._plan = plan
+        self._command_names = command_names
+        self._on_measured = on_measured
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self.num_committed = 0
+        sources = [*plan.cameras, *([JOINTS] if plan.joints is not None else [])]
+        self._sync = StampSync(sources, slop_ns=slop_ns)
+        self._subscriptions: list[Subscription] = [
+            self._subscribe(Image, camera, partial(self._take, camera)) for camera in plan.cameras
+        ]
+        # Subscribed even where the policy does not look at joints: the safety action does.
+        self._subscriptions.append(self._subscribe(JointState, JOINTS, self._joints))
+
+    def close(self) -> None:
+        """Unsubscribe after the callback in progress; idempotent."""
+        with self._lock:
+            self._is_closed = True
+        for subscription in self._subscriptions:
+            self._node.destroy_subscription(subscription)
+        self._subscriptions.clear()
+
+    def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None]) -> Subscription:
+        return self._node.create_subscription(
+            kind,
+            topic,
+            callback,
+            qos_profile_sensor_data,
+            event_callbacks=self._reports.subscription_events(topic),
+            qos_overriding_options=QoSOverridingOptions.with_default_policies(),
+        )
+
+    def _joints(self, message: JointState) -> None:
+        try:
+            self._on_measured(tuple(joint_positions(message, self._command_names).tolist()))
+        except FlashrtError as error:
+            # Refused once more, and counted, where the observation needs the joints.
+            if self._plan.joints is None:
+                self._reports.refused(JOINTS, error)
+        if self._plan.joints is not None:
+            self._take(JOINTS, message)
+
+    def _take(self, source: str, message: Image | JointState) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            complete = self._sync.add(source, stamp_to_ns(message.header.stamp), message)
+            if complete is None:
+                return
+            stamp_ns, parts = complete
+            joints = parts.pop(JOINTS, None)
+            try:
+                values = prepare(self._plan, parts, joints)
+                with self._link.use():
+                    self._writer.write(stamp_ns=stamp_ns, **values)
+                self.num_committed += 1
+            except FlashrtError as error:
+                self._reports.refused("observation", error)

@@ -1,0 +1,264 @@
+"""Parameters of a node: declared once, checked the same from YAML, launch and ``ros2 param``.
+
+The checks are plain functions that need no ROS, so that a launcher refuses a wrong
+file before it starts a process. Only :func:`declare` imports rclpy.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+from flashrt_ros.errors import (
+    FlashrtError,
+    ParameterRangeError,
+    ParameterTypeError,
+    UnknownParameterError,
+)
+
+if TYPE_CHECKING:
+    from rclpy.node import Node
+    from rclpy.parameter import Parameter
+
+Value = bool | int | float | str | list[str] | list[float]
+"""What a parameter may hold; an empty list stands for either kind of list."""
+
+Kind = Literal["bool", "int", "float", "str", "str[]", "float[]"]
+
+ROS_PARAMETERS = frozenset({"use_sim_time", "start_type_description_service"})
+"""Parameters that rclpy declares for every node."""
+
+_ROS_PREFIX = "qos_overrides."
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSpec:
+    """A parameter that a node declares.
+
+    Attributes:
+        name: Unique within the node; names carry their unit (``_s``, ``_hz``).
+        kind: Type of the value. An int is taken where a float is meant.
+        default: Value where nothing else is said; equal to the one in the YAML.
+        description: What the parameter does, for ``ros2 param describe`` and the docs.
+        unit: SI unit, or "" for none.
+        low: Smallest value allowed, or None.
+        high: Largest value allowed, or None.
+        choices: Strings allowed; empty allows any.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    description: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def range_text(self) -> str:
+        """Range or choices in words, "" where everything of the kind goes."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g} to {self.high:g}"
+        if self.low is not None:
+            return f"at least {self.low:g}"
+        return "" if self.high is None else f"at most {self.high:g}"
+
+    def check(self, value: object) -> Value:
+        """Return the value in the declared type.
+
+        Args:
+            value: As YAML or ROS gave it; tuples and ``array.array`` count as lists.
+
+        Raises:
+            ParameterTypeError: The value has another type.
+            ParameterRangeError: The value lies outside the range or the choices.
+        """
+        typed = self._typed(value)
+        for number in typed if isinstance(typed, list) else (typed,):
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                below = self.low is not None and not number >= self.low
+                above = self.high is not None and not number <= self.high
+                if below or above or number != number:
+                    raise ParameterRangeError(
+                        f"parameter '{self.name}' is out of range",
+                        expected=f"{self.range_text} {self.unit}".strip() or "a number",
+                        found=number,
+                    )
+        if self.choices and typed not in self.choices:
+            raise ParameterRangeError(
+                f"parameter '{self.name}' has an unknown value",
+                expected=self.range_text,
+                found=repr(typed),
+                fix=_suggest(str(typed), self.choices),
+            )
+        return typed
+
+    def _typed(self, value: object) -> Value:
+        match self.kind:
+            case "bool" if isinstance(value, bool):
+                return value
+            case "int" if isinstance(value, int) and not isinstance(value, bool):
+                return value
+            case "float" if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+            case "str" if isinstance(value, str):
+                return value
+            case "str[]" | "float[]" if value is None:
+                return []  # what rcl makes of an empty list in a parameter file
+            case "str[]" | "float[]" if isinstance(value, Iterable) and not isinstance(
+                value, str | bytes | Mapping
+            ):
+                items = list(value)
+                if self.kind == "str[]" and all(isinstance(item, str) for item in items):
+                    return items
+                numbers = [float(i) for i in items if isinstance(i, int | float)]
+                if self.kind == "float[]" and len(numbers) == len(items):
+                    return numbers
+        raise ParameterTypeError(
+            f"parameter '{self.name}' has another type than declared",
+            expected=self.kind,
+            found=f"{type(value).__name__} {value!r}",
+        )
+
+
+def check_values(
+    owner: str, specs: Sequence[ParameterSpec], values: Mapping[str, object]
+) -> dict[str, Value]:
+    """Check given values against declarations and fill in the defaults.
+
+    Args:
+        owner: Name of the node, for the message.
+        specs: Everything that the node declares.
+        values: As given; may lack any.
+
+    Returns:
+        One value for each declaration, in the declared types.
+
+    Raises:
+        UnknownParameterError: A name that nothing declares; names close matches.
+        ParameterTypeError: A value has another type than declared.
+        ParameterRangeError: A value lies outside its range.
+    """
+    known = {spec.name: spec for spec in specs}
+    for name in values:
+        if name not in known and name not in ROS_PARAMETERS and not name.startswith(_ROS_PREFIX):
+            raise UnknownParameterError(
+                f"{owner} has no parameter '{name}'",
+                fix=_suggest(name, known) or f"it has {', '.join(sorted(known))}",
+            )
+    return {
+        spec.name: spec.check(values[spec.name]) if spec.name in values else spec.default
+        for spec in specs
+    }
+
+
+def _suggest(name: str, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return "did you mean " + " or ".join(f"'{match}'" for match in close) + "?" if close else None
+
+
+class Settings:
+    """Typed read access to checked values; a copy, so that a later change does not show.
+
+    Args:
+        values: What :func:`check_values` returned.
+    """
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = dict(values)
+
+    def boolean(self, name: str) -> bool:
+        """Return a parameter of kind "bool"."""
+        return bool(self._values[name])
+
+    def integer(self, name: str) -> int:
+        """Return a parameter of kind "int"."""
+        value = self._values[name]
+        assert isinstance(value, int)
+        return value
+
+    def number(self, name: str) -> float:
+        """Return a parameter of kind "float"."""
+        value = self._values[name]
+        assert isinstance(value, int | float)
+        return float(value)
+
+    def seconds_ns(self, name: str) -> int:
+        """Return a parameter in seconds as whole nanoseconds."""
+        return round(self.number(name) * 1e9)
+
+    def text(self, name: str) -> str:
+        """Return a parameter of kind "str"."""
+        return str(self._values[name])
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a parameter of kind "str[]"."""
+        value = self._values[name]
+        assert isinstance(value, list)
+        return tuple(str(item) for item in value)
+
+
+def declare(node: Node, specs: Sequence[ParameterSpec]) -> None:
+    """Declare parameters on a node, overrides checked and converted first.
+
+    The node must have been made with ``allow_undeclared_parameters`` and
+    ``automatically_declare_parameters_from_overrides``, so that an override that
+    nothing declares is seen here instead of being ignored. From here on such a name
+    is refused, also over ``ros2 param set``; an int is taken where a float is meant.
+
+    Raises:
+        UnknownParameterError: An override that nothing declares.
+        ParameterTypeError: An override has another type than declared.
+        ParameterRangeError: An override lies outside its range.
+    """
+    from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+    from rclpy.parameter import Parameter
+
+    # rclpy says values, and returns parameters.
+    overrides = cast("dict[str, Parameter]", node.get_parameters_by_prefix(""))
+    given = {name: parameter.value for name, parameter in overrides.items()}
+    values = check_values(node.get_name(), specs, given)
+    known = {spec.name: spec for spec in specs}
+    for spec in specs:
+        if node.has_parameter(spec.name):
+            node.undeclare_parameter(spec.name)
+        # Typed by our own check: rclpy's static typing refuses an int for a float, and
+        # can't tell an empty list of strings from one of numbers.
+        descriptor = ParameterDescriptor(
+            description=f"{spec.description} [{spec.unit}]" if spec.unit else spec.description,
+            additional_constraints=f"{spec.kind} {spec.range_text}".strip(),
+            dynamic_typing=True,
+        )
+        node.declare_parameter(spec.name, values[spec.name], descriptor, ignore_override=True)
+
+    def convert(parameters: list[Parameter]) -> list[Parameter]:
+        converted = []
+        for parameter in parameters:
+            spec = known.get(parameter.name)
+            value = parameter.value
+            if spec is not None and spec.kind == "float" and type(value) is int:
+                parameter = Parameter(parameter.name, value=float(value))
+            converted.append(parameter)
+        return converted
+
+    def check(parameters: list[Parameter]) -> SetParametersResult:
+        try:
+            check_values(node.get_name(), specs, {p.name: p.value for p in parameters})
+        except FlashrtError as error:
+            return SetParametersResult(successful=False, reason=f"{error.name}: {error}")
+        return SetParametersResult(successful=True)
+
+    node.add_pre_set_parameters_callback(convert)
+    node.add_on_set_parameters_callback(check)
+
+
+def read(node: Node, specs: Sequence[ParameterSpec]) -> Settings:
+    """Read the values in force now; later changes don't reach the result."""
+    names = [spec.name for spec in specs]
+    given = {parameter.name: parameter.value for parameter in node.get_parameters(names)}
+    return Settings(check_values(node.get_name(), specs, given))

@@ -1,0 +1,228 @@
+"""The planner node: goals from ROS topics into the engine's goal slots."""
+
+from __future__ import annotations
+
+import array
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import JointState
+from std_msgs.msg import String
+
+from flashrt_ros.engine import protocol
+from flashrt_ros.engine.client import EngineClient, Writer
+from flashrt_ros.errors import FlashrtError, NotActiveError, UnsupportedError
+from flashrt_ros.msg import Subgoal
+from flashrt_ros.nodes.conversions import joint_positions
+from flashrt_ros.nodes.declarations import PLANNER
+from flashrt_ros.nodes.fence import Fence
+from flashrt_ros.nodes.goals import Goal, GoalChecker, goal_channel, only_field, pose_values
+from flashrt_ros.nodes.links import Link
+from flashrt_ros.nodes.outputs import OutputReader
+from flashrt_ros.nodes.parameters import Settings
+from flashrt_ros.nodes.process import run_node
+from flashrt_ros.nodes.reports import GOAL_QOS
+from flashrt_ros.nodes.session import SessionNode
+
+NAME = "planner_node"
+
+
+class PlannerNode(SessionNode):
+    """Arbitrates between planners and commits the newest acceptable goal.
+
+    The newest stamp wins, each planner's sequence must grow, and what is too old,
+    in an unknown frame, of another shape or not finite is refused with its code, in
+    the log and as an event. Goals count only while the node is active.
+    """
+
+    def __init__(self, *, cli_args: Sequence[str] = ()) -> None:
+        super().__init__(NAME, PLANNER, cli_args=cli_args)
+        self._slots = Link("slots", self.fault)
+        self._fence = Fence()
+        self._writer: Writer | None = None
+        self._checker: GoalChecker | None = None
+        self._channel: protocol.ChannelInfo | None = None
+        self._joint_names: tuple[str, ...] = ()
+        self._outputs: OutputReader | None = None
+        self._is_active = False
+        self._lock = threading.Lock()
+        self._num_accepted = 0
+        self._accepted = self.create_publisher(
+            Subgoal,
+            "~/accepted",
+            GOAL_QOS,
+            event_callbacks=self.reports.publisher_events("~/accepted"),
+        )
+        self._listen(Subgoal, "subgoal", lambda message: message)
+        self._listen(PoseStamped, "goal_pose", self._from_pose)
+        self._listen(JointState, "goal_joints", self._from_joints)
+        self._listen(String, "instruction", self._from_text)
+
+    # lifecycle -------------------------------------------------------------------------------
+
+    def open_session(self, settings: Settings, client: EngineClient) -> None:
+        """Open a writer of the goal channel, and listen to the engine's events."""
+        model = client.model
+        env_index = settings.integer("env_index")
+        self._channel = goal_channel(model, settings.text("channel"))
+        self._joint_names = settings.texts("joint_names") or model.joint_names
+        self._checker = GoalChecker(
+            model,
+            self.frames,
+            env_index=env_index,
+            lifetime_ns=settings.seconds_ns("goal_lifetime_s"),
+            future_ns=settings.seconds_ns("future_tolerance_s"),
+            channel=self._channel.name,
+        )
+        self._fence.attach(client.engine_epoch)
+        slots = self.connect("slots")
+        self._slots.attach(slots)
+        self._writer = slots.open_writer(self._channel.name, env_index)
+        self._outputs = OutputReader(
+            self.connect("outputs"),
+            env_index=env_index,
+            fence=self._fence,
+            on_event=self.reports.event,
+            on_gone=self.fault,
+            on_error=self.log_error,
+        )
+
+    def activate(self) -> None:
+        """Take goals from here on; planners may number from the start again."""
+        with self._lock:
+            assert self._checker is not None
+            self._checker.forget()
+            self._is_active = True
+
+    def deactivate(self) -> None:
+        """Take no goal any more; returns after the one in progress."""
+        with self._lock:
+            self._is_active = False
+
+    def lost(self, error: FlashrtError) -> None:
+        """Say that goals lead nowhere; called with a goal in progress, perhaps."""
+        self._is_active = False
+        self.say(protocol.EventKind.FAULT, f"{error.name}: {error}", epoch=self._fence.epoch)
+
+    def close_session(self) -> None:
+        """Join the reader, close the connections."""
+        with self._lock:
+            self._is_active = False
+            self._writer = None
+            self._checker = None
+        if self._outputs is not None:
+            self._outputs.close()
+            self._outputs = None
+        self._slots.close()
+
+    def facts(self) -> dict[str, object]:
+        """Return what diagnostics add for this node."""
+        return {"goals accepted": self._num_accepted}
+
+    # goals -----------------------------------------------------------------------------------
+
+    def _listen(self, kind: Any, topic: str, convert: Callable[[Any], Subgoal]) -> None:
+        def take(message: Any) -> None:
+            with self._lock:
+                try:
+                    if not self._is_active:
+                        raise NotActiveError(
+                            "the node takes no goals now",
+                            expected="state active",
+                            found=self.state_label,
+                        )
+                    self._commit(topic, convert(message))
+                except FlashrtError as error:
+                    self._refuse(topic, message, error)
+
+        self.inputs.create_subscription(
+            kind,
+            topic,
+            take,
+            GOAL_QOS,
+            event_callbacks=self.reports.subscription_events(topic),
+        )
+
+    def _commit(self, topic: str, goal: Subgoal) -> None:
+        assert self._checker is not None
+        assert self._writer is not None
+        checked = self._checker.check(goal, now_ns=self.reports.now_ns())
+        with self._slots.use():
+            sequence = self._writer.write(
+                stamp_ns=checked.stamp_ns,
+                source_sequence=checked.sequence,
+                **{checked.field: checked.values},
+            )
+        self._checker.accept(goal)
+        self._num_accepted += 1
+        self._accepted.publish(self._as_accepted(goal, checked))
+        self.say(
+            protocol.EventKind.GOAL,
+            f"accepted topic={topic} planner={goal.planner} sequence={goal.sequence} "
+            f"engine_sequence={sequence}",
+            epoch=self._fence.epoch,
+            generation=self._fence.generation(goal.env_index),
+        )
+
+    def _as_accepted(self, goal: Subgoal, checked: Goal) -> Subgoal:
+        """Return the goal as it was committed: in the channel's frame and shape."""
+        assert self._channel is not None
+        goal.header.frame_id = self._channel.frame or goal.header.frame_id
+        goal.channel = checked.channel
+        goal.values = array.array("f", checked.values.ravel().tolist())
+        goal.shape = array.array("I", checked.values.shape)
+        return goal
+
+    def _refuse(self, topic: str, message: Any, error: FlashrtError) -> None:
+        if not self.reports.refused(topic, error):
+            return
+        sender = (
+            f" planner={message.planner} sequence={message.sequence}"
+            if isinstance(message, Subgoal)
+            else ""
+        )
+        self.say(
+            protocol.EventKind.GOAL,
+            f"refused topic={topic}{sender} code={error.code} name={error.name}: {error}",
+            epoch=self._fence.epoch,
+        )
+
+    def _from_pose(self, pose: PoseStamped) -> Subgoal:
+        assert self._channel is not None
+        point = pose.pose.position
+        values = pose_values((point.x, point.y, point.z), only_field(self._channel))
+        return self._subgoal("goal_pose", pose.header, values)
+
+    def _from_joints(self, state: JointState) -> Subgoal:
+        """Joints are named, so that they need no frame; the channel's own counts."""
+        assert self._channel is not None
+        values = joint_positions(state, self._joint_names).tolist()
+        state.header.frame_id = self._channel.frame
+        return self._subgoal("goal_joints", state.header, values)
+
+    def _from_text(self, text: String) -> Subgoal:
+        raise UnsupportedError(
+            "the instruction can't be followed",
+            expected="a language model behind this node",
+            found=f"{text.data!r} and none",
+            fix="send a subgoal, goal_pose or goal_joints",
+        )
+
+    def _subgoal(self, planner: str, header: Any, values: list[float]) -> Subgoal:
+        assert self._checker is not None
+        goal = Subgoal(header=header, planner=planner, env_index=self.settings.integer("env_index"))
+        goal.sequence = self._checker.next_sequence(planner)
+        goal.values = array.array("f", values)
+        return goal
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the node until it is told to stop; returns the exit code."""
+    return run_node(PlannerNode, sys.argv if args is None else list(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

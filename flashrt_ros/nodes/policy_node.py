@@ -1,0 +1,254 @@
+"""The policy node: observations in, actions out, and the verbs as services."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from std_msgs.msg import Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory
+
+from flashrt_ros.engine import protocol
+from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.errors import FlashrtError, NotActiveError
+from flashrt_ros.msg import ActionChunk
+from flashrt_ros.nodes import messages
+from flashrt_ros.nodes.capsule_services import CapsuleServices
+from flashrt_ros.nodes.declarations import POLICY
+from flashrt_ros.nodes.fence import Fence
+from flashrt_ros.nodes.goals import GoalChecker
+from flashrt_ros.nodes.interrupt_service import InterruptService
+from flashrt_ros.nodes.links import Link
+from flashrt_ros.nodes.observation_input import ObservationInput
+from flashrt_ros.nodes.observations import map_observation
+from flashrt_ros.nodes.outputs import OutputReader
+from flashrt_ros.nodes.parameters import Settings
+from flashrt_ros.nodes.process import run_node
+from flashrt_ros.nodes.reports import COMMAND_QOS, EVENT_QOS
+from flashrt_ros.nodes.safety import SafetyAction
+from flashrt_ros.nodes.session import SessionNode
+from flashrt_ros.nodes.step_service import StepService
+
+NAME = "policy_node"
+
+
+class PolicyNode(SessionNode):
+    """Connects a robot's topics to an environment of the engine.
+
+    Slots are written in the executor thread of :attr:`inputs`, verbs are served by
+    this node's own executor, outputs are published by a reader thread; each has a
+    connection of its own.
+    """
+
+    def __init__(self, *, cli_args: Sequence[str] = ()) -> None:
+        super().__init__(NAME, POLICY, cli_args=cli_args)
+        self._fence = Fence()
+        self._slots = Link("slots", self.fault)
+        self._observations: ObservationInput | None = None
+        self._outputs: OutputReader | None = None
+        self._safety: SafetyAction | None = None
+        self._commands = self.create_publisher(
+            Float64MultiArray,
+            "~/commands",
+            COMMAND_QOS,
+            event_callbacks=self.reports.publisher_events("~/commands"),
+        )
+        self._chunks = self.create_publisher(
+            ActionChunk,
+            "~/action_chunk",
+            EVENT_QOS,
+            event_callbacks=self.reports.publisher_events("~/action_chunk"),
+        )
+        self._trajectories = self.create_publisher(
+            JointTrajectory,
+            "~/joint_trajectory",
+            COMMAND_QOS,
+            event_callbacks=self.reports.publisher_events("~/joint_trajectory"),
+        )
+        now_ns = self.reports.now_ns
+        CapsuleServices(
+            self,
+            self.verbs,
+            self._fence,
+            env_index=lambda: self.settings.integer("env_index"),
+            now_ns=now_ns,
+        )
+        self._interrupts = InterruptService(self, self.verbs, self._fence, now_ns=now_ns)
+        self._steps = StepService(
+            self,
+            self._fence,
+            connect=self._connect_step,
+            timeout_ns=lambda: self.settings.seconds_ns("step_timeout_s"),
+            frame=lambda: self.settings.text("action_frame"),
+            now_ns=now_ns,
+            on_gone=self.fault,
+        )
+
+    # lifecycle -------------------------------------------------------------------------------
+
+    def open_session(self, settings: Settings, client: EngineClient) -> None:
+        """Open slots and outputs, and subscribe."""
+        model = client.model
+        env_index = settings.integer("env_index")
+        plan = map_observation(
+            model,
+            cameras=settings.texts("cameras"),
+            camera_fields=settings.texts("camera_fields"),
+            joint_field=settings.text("joint_field"),
+            joint_names=settings.texts("joint_names"),
+        )
+        checker = GoalChecker(
+            model,
+            self.frames,
+            env_index=env_index,
+            lifetime_ns=settings.seconds_ns("goal_lifetime_s"),
+            future_ns=settings.seconds_ns("future_tolerance_s"),
+        )
+        self._fence.attach(client.engine_epoch)
+        slots = self.connect("slots")
+        self._slots.attach(slots)
+        writer = slots.open_writer(plan.channel.name, env_index)
+        self._interrupts.begin(checker, env_index)
+        if self._safety is not None:
+            self._safety.end()
+        self._safety = SafetyAction(
+            self,
+            self._commands,
+            kind=settings.text("safety_action"),
+            num_joints=model.action_dim,
+            rate_hz=settings.number("safety_rate_hz"),
+        )
+        self._outputs = OutputReader(
+            self.connect("outputs"),
+            env_index=env_index,
+            fence=self._fence,
+            on_event=self.reports.event,
+            on_gone=self.fault,
+            on_action=self._publish_action,
+            on_chunk=self._publish_chunk,
+            on_error=self.log_error,
+        )
+        self._observations = ObservationInput(
+            self.inputs,
+            self.reports,
+            self._slots,
+            writer,
+            plan,
+            slop_ns=settings.seconds_ns("slop_s"),
+            command_names=model.joint_names,
+            on_measured=self._safety.measured,
+        )
+
+    def activate(self) -> None:
+        """Start ticking; the fence opens first, so that the first action passes."""
+        env_index = self.settings.integer("env_index")
+        self._fence.open()
+        try:
+            with self.verbs.use() as client:
+                moved = client.activate(
+                    env_index=env_index,
+                    tick_source=self.settings.text("tick_source"),
+                    rate_hz=self.settings.number("rate_hz"),
+                )
+        except FlashrtError:
+            self._fence.shut()
+            raise
+        self._fence.raise_to(env_index, moved.generation)
+
+    def deactivate(self) -> None:
+        """Stop ticking at a boundary, then take the safety action."""
+        env_index = self.settings.integer("env_index")
+        self._fence.shut()
+        with self.verbs.use() as client:
+            moved = client.deactivate(env_index=env_index)
+        self._fence.raise_to(env_index, moved.generation, moved.tick)
+        self._safe("deactivated", repeat=False)
+
+    def lost(self, error: FlashrtError) -> None:
+        """Let nothing of the policy pass any more, and take the safety action."""
+        self._fence.shut()
+        self._say(protocol.EventKind.FAULT, f"{error.name}: {error}")
+        self._safe(f"{error.name}", repeat=True)
+
+    def close_session(self) -> None:
+        """Unsubscribe, join the reader, close the connections."""
+        self._fence.shut()
+        if self._observations is not None:
+            self._observations.close()
+            self._observations = None
+        if self._outputs is not None:
+            self._outputs.close()
+            self._outputs = None
+        self._interrupts.end()
+        self._steps.reset()
+        self._slots.close()
+        if self._safety is not None and not self.is_faulty:
+            self._safety.end()
+
+    def close(self) -> None:
+        """End everything that has a thread; idempotent."""
+        super().close()
+        if self._safety is not None:
+            self._safety.end()
+        self._steps.close()
+
+    # outputs ---------------------------------------------------------------------------------
+
+    def _publish_action(
+        self, made: protocol.Provenance, index: int, values: tuple[float, ...]
+    ) -> None:
+        self._commands.publish(messages.command(values))
+
+    def _publish_chunk(self, made: protocol.Provenance, payload: bytes, age_ns: int) -> None:
+        assert self.model is not None
+        # The engine's clock is monotonic and the node's may be simulated, where ages mean nothing.
+        age_ns = 0 if self.uses_sim_time else age_ns
+        chunk = messages.action_chunk(
+            self.model,
+            made,
+            payload,
+            stamp_ns=self.reports.now_ns() - age_ns,
+            frame=self.settings.text("action_frame"),
+        )
+        self._chunks.publish(chunk)
+        if self.settings.boolean("publish_joint_trajectory"):
+            self._trajectories.publish(messages.joint_trajectory(chunk))
+
+    def _safe(self, reason: str, *, repeat: bool) -> None:
+        if self._safety is None:
+            return
+        done = self._safety.take(repeat=repeat)
+        self.log.warning(f"safety action ({reason}): {done}")
+        self._say(protocol.EventKind.SAFETY, f"{reason}: {done}")
+
+    def _say(self, kind: protocol.EventKind, detail: str) -> None:
+        env_index = self.settings.integer("env_index")
+        self.say(
+            kind, detail, epoch=self._fence.epoch, generation=self._fence.generation(env_index)
+        )
+
+    def _connect_step(self) -> EngineClient:
+        if self.model is None:
+            raise NotActiveError(
+                "the node has no session with an engine", fix="configure and activate it"
+            )
+        return self.connect("step")
+
+    def facts(self) -> dict[str, object]:
+        """Return what diagnostics add for this node."""
+        outputs = self._outputs
+        observations = self._observations
+        return {
+            "observations committed": observations.num_committed if observations else 0,
+            "outputs missed": outputs.num_missed if outputs else 0,
+            "stale outputs dropped": self._fence.num_dropped,
+        }
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the node until it is told to stop; returns the exit code."""
+    return run_node(PolicyNode, sys.argv if args is None else list(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""What a node tells people: events, status, diagnostics and counted refusals."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.event_handler import (
+    PublisherEventCallbacks,
+    QoSOfferedIncompatibleQoSInfo,
+    QoSRequestedIncompatibleQoSInfo,
+    SubscriptionEventCallbacks,
+)
+from rclpy.node import Node
+from rclpy.qos import (
+    DurabilityPolicy,
+    QoSProfile,
+    ReliabilityPolicy,
+    qos_policy_name_from_kind,
+)
+
+from flashrt_ros.engine import protocol
+from flashrt_ros.errors import FlashrtError
+from flashrt_ros.msg import EngineStatus, ExecutionEvent
+from flashrt_ros.nodes import messages
+
+COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+GOAL_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+EVENT_QOS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
+STATUS_QOS = QoSProfile(
+    depth=1,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+
+_LOG_PERIOD_S = 1.0
+
+
+class Reports:
+    """Publishes ``~/events``, ``~/status`` and ``/diagnostics`` for a node.
+
+    Safe from every thread of the node.
+
+    Args:
+        node: Its owner, which destroys the publishers with itself.
+        hardware_id: What diagnostics name as the thing diagnosed.
+    """
+
+    def __init__(self, node: Node, hardware_id: str) -> None:
+        self._node = node
+        self._hardware_id = hardware_id
+        self._refusals: Counter[str] = Counter()
+        self._incompatible: Counter[str] = Counter()
+        self._said: dict[str, float] = {}
+        self._events = node.create_publisher(
+            ExecutionEvent, "~/events", EVENT_QOS, event_callbacks=self.publisher_events("~/events")
+        )
+        self._status = node.create_publisher(
+            EngineStatus, "~/status", STATUS_QOS, event_callbacks=self.publisher_events("~/status")
+        )
+        self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+
+    def now_ns(self) -> int:
+        """Return the node's clock, ns; simulated time where the node uses it."""
+        return int(self._node.get_clock().now().nanoseconds)
+
+    def event(self, event: protocol.Event) -> None:
+        """Publish an event of the engine's or the node's own."""
+        self._events.publish(messages.execution_event(event, stamp_ns=self.now_ns()))
+
+    def refused(self, source: str, error: FlashrtError) -> bool:
+        """Count a refused message; log it, at most once a second by source and code.
+
+        Returns:
+            Whether it was logged, so that the caller may publish an event as often.
+        """
+        key = f"{source} {error.name}"
+        self._refusals[key] += 1
+        now = time.monotonic()
+        if now - self._said.get(key, -_LOG_PERIOD_S) < _LOG_PERIOD_S:
+            return False
+        self._said[key] = now
+        self._node.get_logger().warning(f"{source} refused: {error.name} ({error.code}): {error}")
+        return True
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """Refused messages by ``"<source> <code name>"``."""
+        return dict(self._refusals)
+
+    def status(self, message: EngineStatus) -> None:
+        """Publish a status; the header is filled in here."""
+        message.header = messages.header(self.now_ns())
+        self._status.publish(message)
+
+    def diagnose(self, level: bytes, summary: str, facts: dict[str, object]) -> None:
+        """Publish diagnostics: a summary, the caller's facts, refusals and QoS trouble.
+
+        Args:
+            level: One of ``DiagnosticStatus``'s; raised to WARN by incompatible QoS.
+            summary: One line for people.
+            facts: More, by name.
+        """
+        if self._incompatible and level == DiagnosticStatus.OK:
+            level, summary = (
+                DiagnosticStatus.WARN,
+                "incompatible QoS on " + ", ".join(sorted(self._incompatible)),
+            )
+        pairs = {
+            **facts,
+            **{f"refused: {key}": count for key, count in sorted(self._refusals.items())},
+            **{f"incompatible QoS: {key}": n for key, n in sorted(self._incompatible.items())},
+        }
+        status = DiagnosticStatus(
+            level=level,
+            name=self._node.get_fully_qualified_name().lstrip("/"),
+            message=summary,
+            hardware_id=self._hardware_id,
+            values=[KeyValue(key=key, value=str(value)) for key, value in pairs.items()],
+        )
+        self._diagnostics.publish(
+            DiagnosticArray(header=messages.header(self.now_ns()), status=[status])
+        )
+
+    def subscription_events(self, topic: str) -> SubscriptionEventCallbacks:
+        """Return callbacks that report publishers with incompatible QoS."""
+        return SubscriptionEventCallbacks(
+            incompatible_qos=self._incompatible_on(topic, "publisher")
+        )
+
+    def publisher_events(self, topic: str) -> PublisherEventCallbacks:
+        """Return callbacks that report subscriptions with incompatible QoS."""
+        return PublisherEventCallbacks(
+            incompatible_qos=self._incompatible_on(topic, "subscription")
+        )
+
+    def _incompatible_on(
+        self, topic: str, peer: str
+    ) -> Callable[[QoSOfferedIncompatibleQoSInfo | QoSRequestedIncompatibleQoSInfo], None]:
+        def report(
+            info: QoSOfferedIncompatibleQoSInfo | QoSRequestedIncompatibleQoSInfo,
+        ) -> None:
+            policy = qos_policy_name_from_kind(info.last_policy_kind)
+            self._incompatible[topic] += int(info.total_count_change)
+            text = f"a {peer} on '{topic}' has incompatible QoS ({policy}); nothing passes to it"
+            self._node.get_logger().error(text)
+            self.event(
+                protocol.Event(
+                    kind=protocol.EventKind.FAULT,
+                    engine_epoch=0,
+                    env_index=0,
+                    generation=0,
+                    tick=0,
+                    capsule_id="",
+                    duration_ns=0,
+                    detail=f"{text} topic={topic} policy={policy}",
+                )
+            )
+
+        return report

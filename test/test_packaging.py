@@ -6,7 +6,6 @@ import ast
 import importlib.metadata
 import os
 import re
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -40,11 +39,13 @@ def setup_constant(name: str) -> Any:
 
 
 @pytest.fixture
-def distribution() -> importlib.metadata.Distribution:
-    try:
-        return importlib.metadata.distribution("flashrt_ros")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("not installed by pip; pip install -e '.[test]' would run it")
+def prefix() -> Path:
+    """Where pip or colcon has laid out ``share/`` and ``lib/``."""
+    package = Path(flashrt_ros.__file__).resolve()
+    for prefix in [*package.parents, Path(sysconfig.get_path("data"))]:
+        if (prefix / "share" / "flashrt_ros" / "package.xml").is_file():
+            return prefix
+    pytest.skip("not installed; pip install -e '.[test]' or colcon build would run it")
 
 
 def test_versions_agree() -> None:
@@ -56,10 +57,10 @@ def test_versions_agree() -> None:
     assert newest[1] == version
 
 
-def test_installed_version_is_that_of_the_tree(
-    distribution: importlib.metadata.Distribution,
-) -> None:
-    assert distribution.version == flashrt_ros.__version__
+def test_installed_version_is_that_of_the_tree(prefix: Path) -> None:
+    installed = ET.parse(prefix / "share" / "flashrt_ros" / "package.xml").getroot()
+    assert installed.findtext("version") == flashrt_ros.__version__
+    assert importlib.metadata.version("flashrt_ros") == flashrt_ros.__version__
 
 
 def test_licence_and_name_agree() -> None:
@@ -165,29 +166,21 @@ def test_executable_hands_on_arguments_and_exit_code(tmp_path: Path) -> None:
     assert result.stdout.startswith("own\n['--ros-args', '-r', '__ns:=/a b']")
 
 
-def installed_share() -> Path:
-    return Path(sysconfig.get_path("data")) / "share" / "flashrt_ros"
-
-
 @pytest.mark.parametrize("folder", ["config", "launch", "msg", "srv"])
-def test_installation_has_what_ros_tools_look_for(
-    folder: str, distribution: importlib.metadata.Distribution
-) -> None:
+def test_installation_has_what_ros_tools_look_for(folder: str, prefix: Path) -> None:
     source = {path.name for path in (ROOT / folder).glob("*") if path.is_file()}
     assert source
-    assert source <= {path.name for path in (installed_share() / folder).glob("*")}
+    installed = prefix / "share" / "flashrt_ros" / folder
+    assert source <= {path.name for path in installed.glob("*")}
 
 
-def test_installation_has_executables(distribution: importlib.metadata.Distribution) -> None:
-    folder = Path(sysconfig.get_path("data")) / "lib" / "flashrt_ros"
+def test_installation_has_executables(prefix: Path) -> None:
     for name in setup_constant("EXECUTABLES"):
-        assert (folder / name).stat().st_mode & stat.S_IXUSR, name
+        assert os.access(prefix / "lib" / "flashrt_ros" / name, os.X_OK), name
 
 
-def test_installation_is_in_the_ament_index(
-    distribution: importlib.metadata.Distribution,
-) -> None:
-    index = Path(sysconfig.get_path("data")) / "share" / "ament_index" / "resource_index"
+def test_installation_is_in_the_ament_index(prefix: Path) -> None:
+    index = prefix / "share" / "ament_index" / "resource_index"
     assert (index / "packages" / "flashrt_ros").is_file()
     listed = (index / "rosidl_interfaces" / "flashrt_ros").read_text(encoding="utf-8").split()
     assert {"msg/Subgoal.msg", "msg/Subgoal.idl", "srv/Step.srv"} <= set(listed)

@@ -1,0 +1,388 @@
+"""The CPU backend: programs become op tapes.
+
+A capture runs the program once, operator by operator, and writes each one down with
+the memory it read and wrote. A replay calls the same operators, in order, into memory
+given beforehand, without the program's Python: byte-equal to running the program, and
+under the rules of a captured device graph. It buys the semantics, not speed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from operator import length_hint
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from flashrt_ros.errors import BackendError, CaptureError, SealedArenaError, SpecError
+from flashrt_ros.runtime.arena import DTYPES, Arena, Block
+from flashrt_ros.runtime.backend import Backend, CapturedGraph, Program, SlotRead, Slots
+from flashrt_ros.runtime.capture_guard import CaptureGuard, CaptureWatch
+from flashrt_ros.runtime.recorder import Recorder, is_held
+from flashrt_ros.runtime.spec import (
+    BUFFER_ALIGNMENT_BYTES,
+    ITEM_BYTES,
+    ArenaLayout,
+    ChannelSpec,
+    Role,
+    ShapeKey,
+)
+from flashrt_ros.runtime.tape import LaneRegion, Tape
+
+_POISON = 0xFF
+"""Fills private memory before a check; reads as NaN in every floating dtype."""
+
+
+class CpuGraph(CapturedGraph):
+    """A tape bound to one lane.
+
+    Args:
+        key: Shape key.
+        tape: What to replay.
+        arena: Sealed.
+        lane: Lane to bind to.
+        slot_reads: Reads of slots, in order.
+        private: ``uint8`` memory of the intermediates, shared with graphs rebased from
+            this one.
+    """
+
+    def __init__(
+        self,
+        key: ShapeKey,
+        tape: Tape,
+        arena: Arena,
+        lane: int,
+        slot_reads: tuple[SlotRead, ...],
+        private: torch.Tensor,
+    ) -> None:
+        self._key = key
+        self._tape = tape
+        self._arena = arena
+        self._lane = lane
+        self._slot_reads = slot_reads
+        self._private: torch.Tensor | None = private
+        self._calls: list[Callable[[], object]] = tape.bind(arena.views(lane), private)
+
+    @property
+    def key(self) -> ShapeKey:
+        """Shape key it was captured under."""
+        return self._key
+
+    @property
+    def lane(self) -> int:
+        """Index of the lane it reads and writes."""
+        return self._lane
+
+    @property
+    def num_ops(self) -> int:
+        """Operators called by one replay."""
+        return len(self._tape.ops)
+
+    @property
+    def written_buffers(self) -> frozenset[str]:
+        """Names of the buffers a replay writes."""
+        return self._tape.written_buffers
+
+    @property
+    def written_roles(self) -> frozenset[Role]:
+        """Roles of the buffers a replay writes."""
+        return frozenset(
+            self._arena.layout.by_name[name].spec.role for name in self._tape.written_buffers
+        )
+
+    def slot_reads(self) -> tuple[SlotRead, ...]:
+        """Return every read of a slot, in order."""
+        return self._slot_reads
+
+    def private_tensors(self) -> tuple[torch.Tensor, ...]:
+        """Return the memory of intermediates, ``uint8``; empty once closed."""
+        return () if self._private is None else (self._private,)
+
+    def replay(self) -> None:
+        """Call the operators in order; returns when the last one has."""
+        self._check_open()
+        calls = iter(self._calls)
+        try:
+            with torch.no_grad():
+                for call in calls:
+                    call()
+        except Exception as error:
+            at = len(self._calls) - length_hint(calls) - 1
+            op = self._tape.ops[at]
+            raise BackendError(
+                f"replay of {self._key} on lane {self._lane} failed in operator {at + 1} of "
+                f"{self.num_ops}, {op.name}, captured at {op.source}",
+                is_torn=self._is_torn(at),
+                found=f"{type(error).__name__}: {error}",
+            ) from error
+
+    def rebase(self, lane: int) -> CpuGraph:
+        """Bind the same tape to another lane."""
+        private = self._check_open()
+        return CpuGraph(self._key, self._tape, self._arena, lane, self._slot_reads, private)
+
+    def close(self) -> None:
+        """Drop the bound operators; idempotent."""
+        self._calls = []
+        self._private = None
+
+    def _check_open(self) -> torch.Tensor:
+        if self._private is None:
+            raise BackendError(
+                f"graph {self._key} on lane {self._lane} is closed", fix="capture it again"
+            )
+        return self._private
+
+    def _is_torn(self, at: int) -> bool:
+        by_name = self._arena.layout.by_name
+        return any(
+            by_name[window.region.buffer].spec.role in (Role.STATE, Role.INPUT)
+            for op in self._tape.ops[: at + 1]
+            for window in op.writes
+            if isinstance(window.region, LaneRegion)
+        )
+
+
+class CpuBackend(Backend):
+    """Captures programs as op tapes on the host.
+
+    Every call runs to its end before it returns. The number of intra-op threads
+    changes the bytes that some operators give: set it once, before the first capture.
+    """
+
+    def __init__(self) -> None:
+        # Storages that a refused program still holds, and where it made them.
+        self._left_behind: list[tuple[StorageWeakRef, str]] = []
+
+    @property
+    def name(self) -> str:
+        """The name in configurations."""
+        return "cpu"
+
+    def create_arena(self, layout: ArenaLayout, *, num_lanes: int) -> Arena:
+        """Allocate an arena in the process's memory."""
+        return Arena(layout, num_lanes=num_lanes)
+
+    def allocate_block(self, num_bytes: int) -> Block:
+        """Allocate pages of the process."""
+        return Block(num_bytes)
+
+    def import_slots(
+        self, address: int, num_slots: int, channel: ChannelSpec
+    ) -> dict[str, torch.Tensor]:
+        """View the slots of a channel in place."""
+        if num_slots <= 0 or address % BUFFER_ALIGNMENT_BYTES:
+            raise SpecError(
+                f"the slots of channel '{channel.name}' can't be viewed",
+                expected=f"at least one slot, at a multiple of {BUFFER_ALIGNMENT_BYTES}",
+                found=f"{num_slots} at {address:#x}",
+            )
+        views: dict[str, torch.Tensor] = {}
+        for part in channel.fields:
+            offset = channel.field_offset(part.name)
+            num_bytes = (num_slots - 1) * channel.slot_bytes + part.num_bytes
+            memory = (ctypes.c_char * num_bytes).from_address(address + offset)
+            flat = torch.frombuffer(memory, dtype=DTYPES[part.dtype])
+            row = torch.empty(part.shape, device="meta").stride()
+            views[f"{channel.name}.{part.name}"] = flat.as_strided(
+                (num_slots, *part.shape), (channel.slot_bytes // ITEM_BYTES[part.dtype], *row)
+            )
+        return views
+
+    def capture(
+        self, program: Program, key: ShapeKey, arena: Arena, lane: int, slots: Slots
+    ) -> CpuGraph:
+        """Run a program once over a lane and record its operators.
+
+        The tape is then replayed once with its private memory poisoned, and refused
+        unless the lane's bytes are those that the program itself gave.
+        """
+        if not arena.is_sealed:
+            raise SealedArenaError(
+                f"program {key} can't be captured",
+                expected="a sealed arena",
+                found="one whose addresses may still change",
+                fix="call seal() first",
+            )
+        address, num_bytes = arena.lane_address(lane), arena.layout.lane_bytes
+        before = ctypes.string_at(address, num_bytes)
+        with torch.inference_mode(False), torch.no_grad():
+            try:
+                tape, slot_reads = self._record(program, key, arena, lane, slots)
+                eager = ctypes.string_at(address, num_bytes)
+                ctypes.memmove(address, before, num_bytes)
+                private = Block(max(1, tape.plan.num_bytes)).tensor(
+                    "uint8", (max(1, tape.plan.num_bytes),)
+                )
+                graph = CpuGraph(key, tape, arena, lane, slot_reads, private)
+                private.fill_(_POISON)
+                _replay_once(graph)
+                _compare(key, arena, eager, ctypes.string_at(address, num_bytes))
+            finally:
+                ctypes.memmove(address, before, num_bytes)
+        return graph
+
+    def copy(self, dst_address: int, src_address: int, num_bytes: int) -> None:
+        """Copy bytes; done when it returns."""
+        ctypes.memmove(dst_address, src_address, num_bytes)
+
+    def synchronize(self) -> None:
+        """Return at once: no call of this backend leaves work behind."""
+
+    def close(self) -> None:
+        """Forget what refused programs left behind; idempotent."""
+        self._left_behind.clear()
+
+    def _record(
+        self, program: Program, key: ShapeKey, arena: Arena, lane: int, slots: Slots
+    ) -> tuple[Tape, tuple[SlotRead, ...]]:
+        watch = CaptureWatch(key, _definition(program))
+        self._left_behind = [kept for kept in self._left_behind if is_held(kept[0])]
+        strangers = {reference.cdata: origin for reference, origin in self._left_behind}
+        views = arena.views(lane)
+        # Tensors of the program's own over the same storages: what it does to their
+        # shape stays with them.
+        buffers = _Given("buffer", {name: view.detach() for name, view in views.items()}, watch)
+        given_slots = _Given("slots", {name: view.detach() for name, view in slots.items()}, watch)
+        recorder = Recorder(watch, arena, lane, slots, strangers)
+        try:
+            with CaptureGuard(watch), recorder:
+                program(buffers, given_slots)
+        except CaptureError:
+            self._remember(recorder, key)
+            raise
+        except Exception as error:
+            self._remember(recorder, key)
+            if watch.refusal is not None:
+                raise watch.refusal from error
+            source = watch.source_of(error.__traceback__)
+            raise CaptureError(
+                f"program {key} can't be captured: it raised {type(error).__name__} at {source}",
+                source=source,
+                found=str(error),
+            ) from error
+        if watch.refusal is not None:
+            self._remember(recorder, key)
+            raise watch.refusal
+        buffers.check(views)
+        given_slots.check(slots)
+        slot_reads = tuple(recorder.slot_reads)
+        tape = recorder.finish()
+        self._check_kept(recorder, tape, watch)
+        return tape, slot_reads
+
+    def _check_kept(self, recorder: Recorder, tape: Tape, watch: CaptureWatch) -> None:
+        """Refuse a program that holds on to what it made: no replay would renew it."""
+
+        def held() -> list[int]:
+            return [
+                index
+                for index, value in enumerate(tape.values)
+                if value.constant is None and is_held(recorder.references[index])
+            ]
+
+        if not held():
+            return
+        gc.collect()  # locals of the program that refer to each other
+        kept = held()
+        if not kept:
+            return
+        self._remember(recorder, watch.key)
+        value = tape.values[kept[0]]
+        watch.function = None
+        watch.refuse(
+            value.op,
+            "made a tensor that the program keeps; a replay would not renew it",
+            "write it to a SCRATCH or STATE buffer, or make it before capture if it is a constant",
+            source=value.source,
+        )
+
+    def _remember(self, recorder: Recorder, key: ShapeKey) -> None:
+        origin = f"made while {key} was captured"
+        self._left_behind.extend((reference, origin) for reference in recorder.references)
+
+
+class _Given(Mapping[str, torch.Tensor]):
+    """The tensors a program is given; entries can't be replaced."""
+
+    def __init__(self, kind: str, tensors: dict[str, torch.Tensor], watch: CaptureWatch) -> None:
+        self._kind = kind
+        self._tensors = tensors
+        self._watch = watch
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        self._watch.refuse(
+            "assignment",
+            f"replaces {self._kind} '{name}' instead of writing to it",
+            f'write {self._kind}["{name}"].copy_(...)',
+        )
+
+    def check(self, expected: Mapping[str, torch.Tensor]) -> None:
+        """Refuse if a tensor was made to stand for other memory.
+
+        Raises:
+            CaptureError: One has another address or shape than it was given with.
+        """
+        for name, tensor in self._tensors.items():
+            view = expected[name]
+            if (tensor.data_ptr(), tensor.size(), tensor.stride(), tensor.dtype) != (
+                view.data_ptr(),
+                view.size(),
+                view.stride(),
+                view.dtype,
+            ):
+                self._watch.refuse(
+                    "program",
+                    f"changed what {self._kind} '{name}' stands for",
+                    "write into the tensor with copy_()",
+                )
+
+
+def _definition(program: Program) -> str:
+    """Return ``file:line`` of a program's definition."""
+    target = inspect.unwrap(program)
+    target = getattr(target, "func", target)  # functools.partial
+    target = getattr(target, "__func__", target)  # bound method
+    if not hasattr(target, "__code__"):  # an instance that can be called
+        target = vars(type(target)).get("__call__", target)
+    code = getattr(target, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(program)
+
+
+def _replay_once(graph: CpuGraph) -> None:
+    try:
+        graph.replay()
+    except BackendError as error:
+        raise CaptureError(
+            f"program {graph.key} can't be captured: it ran, but its replay failed",
+            found=str(error),
+        ) from error
+
+
+def _compare(key: ShapeKey, arena: Arena, eager: bytes, replayed: bytes) -> None:
+    if eager == replayed:
+        return
+    differing = [
+        place.spec.name
+        for place in arena.layout.placements
+        if eager[place.offset : place.offset + place.spec.num_bytes]
+        != replayed[place.offset : place.offset + place.spec.num_bytes]
+    ]
+    raise CaptureError(
+        f"program {key} can't be captured: its replay differs from the program itself",
+        expected="the same bytes",
+        found=f"other bytes in {', '.join(differing)}",
+        fix="look for what the program reads besides its buffers, slots and weights",
+    )

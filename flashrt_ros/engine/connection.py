@@ -81,16 +81,16 @@ class Connection:
         except OSError:
             return memoryview(b"")
 
-    def reply(self, message: object, fds: Sequence[int] = ()) -> None:
-        """Send a reply, after any events that wait; dooms a client that does not read."""
-        self._send(encode(message), is_event=False, fds=fds)
+    def reply(self, message: bytes, fds: Sequence[int] = ()) -> None:
+        """Send an encoded reply, after any events that wait; dooms a client that does not read."""
+        self._send(message, is_event=False, fds=fds)
 
     def fail(self, rid: int, error: FlashrtError) -> None:
         """Send a failure."""
         text = str(error)
         if len(text) > _MAX_FAILURE_CHARACTERS:
             text = text[:_MAX_FAILURE_CHARACTERS] + "…"
-        self.reply(Failure(rid, error.code, text))
+        self.reply(encode(Failure(rid, error.code, text)))
 
     def event(self, message: bytes) -> None:
         """Send an encoded event, or keep it until the socket takes more."""

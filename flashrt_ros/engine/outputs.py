@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from flashrt_ros.engine.connection import Connection
 from flashrt_ros.engine.protocol import (
     MAX_INLINE_BYTES,
@@ -28,6 +30,9 @@ MAX_HELD_NS = 500_000_000
 
 MAX_RING_SUBSCRIBERS = 16
 """Subscribers of one environment whose outputs need slots."""
+
+_MAX_DETAIL_CHARACTERS = 2000
+"""A reason that a client gave may be long; an event has to fit a message."""
 
 
 class OutputRing:
@@ -173,10 +178,10 @@ class Outputs:
             elif kind in subscription.lanes:
                 self._forget_lane(subscription.lanes.pop(kind), env_index)
         if ring is None:
-            connection.reply(Subscribed(request.rid, 0, 0))
+            connection.reply(encode(Subscribed(request.rid, 0, 0)))
         else:
             reply = Subscribed(request.rid, ring.slot_bytes, ring.num_slots)
-            connection.reply(reply, [ring.memory.fd])
+            connection.reply(encode(reply), [ring.memory.fd])
 
     def unsubscribe(self, connection: Connection) -> None:
         """Forget a connection, and take back the slots it read."""
@@ -193,14 +198,14 @@ class Outputs:
             ProtocolError: The client owes no such release.
         """
         subscription = self._find(connection, env_index)
-        lane = None
-        if subscription is not None and kind in OutputKind._value2member_map_:
-            lane = subscription.lanes.get(OutputKind(kind))
-        if subscription is None or lane is None:
-            # Outputs may have crossed a Subscribe that ended them.
-            if subscription is not None:
-                return
-            raise ProtocolError(f"a release names environment {env_index}, not subscribed to")
+        if subscription is None or kind not in set(OutputKind):
+            raise ProtocolError(
+                "a release names what was not subscribed to",
+                found=f"kind {kind} of environment {env_index}",
+            )
+        lane = subscription.lanes.get(OutputKind(kind))
+        if lane is None:
+            return  # it crossed a Subscribe that ended this kind
         if lane.has_credit or lane.owed != slot:
             raise ProtocolError(
                 "a release without an output",
@@ -248,6 +253,9 @@ class Outputs:
 
     def event(self, event: Event) -> None:
         """Give an event to every connection that wants it; older outputs no longer follow."""
+        if len(event.detail) > _MAX_DETAIL_CHARACTERS:
+            cut = event.detail[:_MAX_DETAIL_CHARACTERS] + "…"
+            event = msgspec.structs.replace(event, detail=cut)
         message = encode(event)
         for subscription in self._subscriptions[event.env_index]:
             if subscription.wants_events:

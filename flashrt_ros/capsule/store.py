@@ -185,11 +185,17 @@ class CapsuleStore:
         self._remove(capsule)
         return capsule
 
-    def recycle(self, capsule: Capsule) -> None:
-        """Take an automatic capsule back that the ring or the stack has done with."""
+    def recycle(self, capsule: Capsule) -> Capsule | None:
+        """Take an automatic capsule back that the ring or the stack has done with.
+
+        Returns:
+            What was removed, as it stood; None when a pin made it the caller's.
+        """
         kept = self._capsules.get(capsule.id)
-        if kept is not None and kept.is_automatic:
-            self._remove(kept)
+        if kept is None or not kept.is_automatic:
+            return None
+        self._remove(kept)
+        return kept
 
     def pin(self, key: str, *, pinned: bool) -> Capsule:
         """Pin or unpin a capsule and return it as it is now.

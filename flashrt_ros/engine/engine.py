@@ -6,26 +6,21 @@ It knows no process and no socket: tests, notebooks and trainers run it embedded
 
 from __future__ import annotations
 
-import hashlib
-import platform
-import secrets
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 
 import msgspec
-import torch
 
-from flashrt_ros.capsule.capsule import Capsule, Position
-from flashrt_ros.capsule.fingerprint import Fingerprint
-from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.engine import protocol
+from flashrt_ros.engine.assembly import assemble
+from flashrt_ros.engine.branches import Branches
 from flashrt_ros.engine.channels import WriterRing
 from flashrt_ros.engine.config import EngineConfig
-from flashrt_ros.engine.core import Core, NullSink, Sink
+from flashrt_ros.engine.core import NullSink, Sink
+from flashrt_ros.engine.describe import capsule_info, model_info, status
 from flashrt_ros.engine.inspection import inspect
-from flashrt_ros.engine.latches import Latches
+from flashrt_ros.engine.moves import Moves
 from flashrt_ros.engine.ticks import FIRST_TICK_DELAY_NS, StepDone, StepJob, Ticks
 from flashrt_ros.engine.timeline import Environment, Timeline
 from flashrt_ros.engine.verbs import Verbs
@@ -38,12 +33,6 @@ from flashrt_ros.errors import (
     UnsupportedError,
 )
 from flashrt_ros.models.base import PolicyModel
-from flashrt_ros.runtime.cpu import CpuBackend
-from flashrt_ros.runtime.graph import GraphSet
-from flashrt_ros.runtime.lanes import LanePool
-from flashrt_ros.runtime.noise import NoiseRing
-from flashrt_ros.runtime.plan import Plan
-from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole, ChannelSpec
 
 MAX_RATE_HZ = 10_000.0
 MAX_PAGE = 64
@@ -74,68 +63,12 @@ class Engine:
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        if config.replan_threshold >= model.execute_horizon:
-            raise ConfigError(
-                "engine parameter 'replan_threshold' is out of range",
-                expected=f"below the model's execute_horizon of {model.execute_horizon}",
-                found=config.replan_threshold,
-            )
-        torch.set_num_threads(config.num_threads)
         self._is_closed = False
-        backend = CpuBackend()
-        layout = ArenaLayout.of(model.buffers())
-        num_lanes = config.num_environments + config.num_standby_lanes + config.num_branch_lanes
-        latches = Latches(
-            model,
-            layout,
-            backend,
-            num_environments=config.num_environments,
-            staged=config.staged_channels,
-            detect_torn=config.test_hooks,
-        )
-        noise = NoiseRing(model.noise_shape) if model.noise_shape else None
-        slots = latches.slots()
-        if noise is not None:
-            slots["noise.values"] = noise.values
-        arena = backend.create_arena(layout, num_lanes=num_lanes)
-        arena.seal()
-        self._graphs = GraphSet(backend, model.programs(), arena, slots)
-        plan = Plan(model.plan().nodes, self._graphs)
-        pool = LanePool(arena, self._graphs, num_standby=config.num_standby_lanes)
-        fingerprint = Fingerprint.of(_fingerprint_fields(model, layout, self._graphs, config))
-        environments = [
-            Environment(env_index=index, branch=-1, lane=pool.acquire())
-            for index in range(config.num_environments)
-        ]
-        store = CapsuleStore(
-            backend.allocate_block,
-            num_bytes=layout.capsule_bytes,
-            quota_bytes=config.capsule_quota_bytes,
-            num_automatic=config.num_environments * (config.rollback_depth + config.interrupt_depth)
-            + config.num_branch_lanes
-            + 1,
-            now_ns=time.time_ns,
-        )
-        self.core = Core(
-            epoch=secrets.randbits(62),
-            config=config,
-            model=model,
-            backend=backend,
-            layout=layout,
-            fingerprint=fingerprint,
-            plan=plan,
-            pool=pool,
-            noise=noise,
-            store=store,
-            latches=latches,
-            environments=environments,
-            clock_ns=clock_ns,
-        )
-        self._arena = arena
-        self._ticks = Ticks(self.core, self._keep_boundary)
-        self._verbs = Verbs(self.core, self._ticks)
-        for env in environments:
-            self._initialise(env)
+        self.core, self._graphs, self._arena = assemble(model, config, clock_ns)
+        self._ticks = Ticks(self.core, lambda env: self._verbs.keep_boundary(env))
+        moves = Moves(self.core, self._ticks)
+        self._verbs = Verbs(self.core, self._ticks, moves)
+        self._branches = Branches(self.core, self._ticks, moves)
         self._handlers: dict[type, Callable[..., protocol.Reply]] = {
             protocol.Activate: self._activate,
             protocol.Deactivate: self._deactivate,
@@ -183,21 +116,7 @@ class Engine:
     @property
     def info(self) -> protocol.ModelInfo:
         """What a client is told at the handshake."""
-        core = self.core
-        model = core.model
-        return protocol.ModelInfo(
-            name=model.name,
-            horizon=model.horizon,
-            action_dim=model.action_dim,
-            execute_horizon=model.execute_horizon,
-            joint_names=model.joint_names,
-            step_ns=model.step_ns,
-            channels=tuple(channel_info(spec) for spec in core.latches.specs.values()),
-            fingerprint=core.fingerprint.digest,
-            num_environments=core.config.num_environments,
-            num_branches=core.config.num_branch_lanes,
-            capsule_bytes=core.layout.capsule_bytes,
-        )
+        return model_info(self.core)
 
     def environment(self, env_index: int) -> Environment:
         """Return an environment.
@@ -318,7 +237,7 @@ class Engine:
         env = self.environment(request.env_index)
         timeline: Timeline = env
         if request.branch >= 0:
-            timeline = self._verbs.branch(request.branch, env.env_index)
+            timeline = self._branches.get(request.branch, env.env_index)
         if not 0 <= request.count <= 1024:
             raise PayloadRangeError(
                 "a step runs too many ticks", expected="0 to 1024", found=request.count
@@ -395,18 +314,18 @@ class Engine:
 
     def _snapshot(self, request: protocol.Snapshot) -> protocol.CapsuleReply:
         capsule = self._verbs.snapshot(self.environment(request.env_index), request)
-        return protocol.CapsuleReply(request.rid, self._info(capsule), 0)
+        return protocol.CapsuleReply(request.rid, capsule_info(capsule), 0)
 
     def _restore(self, request: protocol.Restore) -> protocol.Moved:
         env = self.environment(request.env_index)
         return _with_rid(self._verbs.restore(env, request), request.rid)
 
     def _fork(self, request: protocol.Fork) -> protocol.Forked:
-        return self._verbs.fork(self.environment(request.env_index), request)
+        return self._branches.fork(self.environment(request.env_index), request)
 
     def _select(self, request: protocol.Select) -> protocol.Moved:
         env = self.environment(request.env_index)
-        return _with_rid(self._verbs.select(env, request), request.rid)
+        return _with_rid(self._branches.select(env, request), request.rid)
 
     def _rollback(self, request: protocol.Rollback) -> protocol.Moved:
         env = self.environment(request.env_index)
@@ -419,7 +338,7 @@ class Engine:
     def _list(self, request: protocol.ListCapsules) -> protocol.CapsulePage:
         found = [c for c in self.core.store if not request.label or request.label in c.labels]
         page = found[request.offset : request.offset + min(request.limit or MAX_PAGE, MAX_PAGE)]
-        return protocol.CapsulePage(request.rid, tuple(map(self._info, page)), len(found))
+        return protocol.CapsulePage(request.rid, tuple(map(capsule_info, page)), len(found))
 
     def _drop(self, request: protocol.Drop) -> protocol.Ack:
         self._verbs.drop(request.capsule)
@@ -427,7 +346,7 @@ class Engine:
 
     def _pin(self, request: protocol.Pin) -> protocol.CapsuleReply:
         capsule = self.core.store.pin(request.capsule, pinned=request.pinned)
-        return protocol.CapsuleReply(request.rid, self._info(capsule), 0)
+        return protocol.CapsuleReply(request.rid, capsule_info(capsule), 0)
 
     def _reseed(self, request: protocol.Reseed) -> protocol.Moved:
         self._require_hooks("reseed")
@@ -442,56 +361,10 @@ class Engine:
         return inspect(self.core, self._graphs, env, request.rid)
 
     def _status(self, request: protocol.GetStatus) -> protocol.Status:
-        core = self.core
         env = self.environment(request.env_index)
-        stats = self._ticks.stats[env.env_index]
-        dropped = core.latches.dropped[env.env_index]
-        waiting = self._ticks.waiting_for(env) if env.is_active else ""
-        roles = {spec.name: spec.role for spec in core.latches.specs.values()}
-        return protocol.Status(
-            rid=request.rid,
-            state="active" if env.is_active else "inactive",
-            waiting_for=waiting,
-            tick=env.position.tick,
-            generation=env.generation,
-            rate_hz=stats.rate_hz,
-            tick_source=env.tick_source,
-            replay_p50_us=stats.replay_us(50),
-            replay_p99_us=stats.replay_us(99),
-            replay_max_us=stats.replay_max_us,
-            lateness_p50_us=stats.lateness_us(50),
-            lateness_p99_us=stats.lateness_us(99),
-            deadline_misses=stats.deadline_misses,
-            goal_age_ns=self._age_ns(env, ChannelRole.GOAL),
-            observation_age_ns=self._age_ns(env, ChannelRole.OBSERVATION),
-            dropped_goals=sum(n for c, n in dropped.items() if roles[c] is ChannelRole.GOAL),
-            dropped_observations=sum(
-                n for c, n in dropped.items() if roles[c] is ChannelRole.OBSERVATION
-            ),
-            missed_outputs=0,
-            lanes_used=core.pool.num_used,
-            lanes_total=core.pool.num_lanes,
-            num_capsules=len(core.store),
-            capsule_bytes=core.store.used_bytes,
-            interrupt_depth=len(env.interruptions),
-            branches=tuple(
-                b.branch for b in core.branches.values() if b.env_index == env.env_index
-            ),
-            num_clients=0,
-        )
+        return status(self.core, self._ticks, env, request.rid)
 
     # parts -------------------------------------------------------------------------------
-
-    def _initialise(self, env: Environment) -> None:
-        core = self.core
-        seed = core.config.seed + env.env_index
-        for name, value in core.model.initial_state().items():
-            env.lane.views[name].copy_(value)
-        env.position = Position()
-        core.reseed(env, seed, 0)
-
-    def _keep_boundary(self, env: Environment) -> None:
-        self._verbs.keep_boundary(env)
 
     def _where(self, env: Environment, rid: int) -> protocol.Moved:
         return protocol.Moved(
@@ -504,26 +377,6 @@ class Engine:
             depth=len(env.interruptions),
         )
 
-    def _info(self, capsule: Capsule) -> protocol.CapsuleInfo:
-        return protocol.CapsuleInfo(
-            id=capsule.id,
-            name=capsule.name,
-            parent=capsule.parent,
-            labels=capsule.labels,
-            created_ns=capsule.created_ns,
-            tick=capsule.position.tick,
-            position=capsule.position.queue_head,
-            num_bytes=capsule.num_bytes,
-            tier="memory",
-            pinned=capsule.pinned,
-            fingerprint=capsule.fingerprint.digest,
-            digest=capsule.digest,
-        )
-
-    def _age_ns(self, env: Environment, role: ChannelRole) -> int:
-        committed = self.core.latches.committed_ns(env, role)
-        return self.core.clock_ns() - committed if committed else -1
-
     def _require_hooks(self, verb: str) -> None:
         if not self.core.config.test_hooks:
             raise UnsupportedError(
@@ -531,46 +384,5 @@ class Engine:
             )
 
 
-def channel_info(spec: ChannelSpec) -> protocol.ChannelInfo:
-    """Describe a channel to clients."""
-    return protocol.ChannelInfo(
-        name=spec.name,
-        role=spec.role.value,
-        frame=spec.frame,
-        slot_bytes=spec.slot_bytes,
-        num_ring_slots=spec.num_ring_slots,
-        ring_bytes=spec.ring_bytes,
-        fields=tuple(
-            protocol.FieldInfo(
-                name=part.name,
-                shape=part.shape,
-                dtype=part.dtype,
-                offset=spec.field_offset(part.name),
-                low=part.low,
-                high=part.high,
-                units=part.units,
-            )
-            for part in spec.fields
-        ),
-    )
-
-
 def _with_rid(moved: protocol.Moved, rid: int) -> protocol.Moved:
     return msgspec.structs.replace(moved, rid=rid)
-
-
-def _fingerprint_fields(
-    model: PolicyModel, layout: ArenaLayout, graphs: GraphSet, config: EngineConfig
-) -> dict[str, object]:
-    schema = repr(model.channels()).encode()
-    return {
-        "model": model.name,
-        "weights": model.weights_digest(),
-        "layout": layout.digest(),
-        "graphs": ",".join(sorted("/".join(map(str, key)) for key in graphs.keys())),
-        "channels": hashlib.sha256(schema).hexdigest()[:16],
-        "torch": torch.__version__,
-        "device": f"{config.device} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-        "threads": config.num_threads,
-        "byte_order": sys.byteorder,
-    }

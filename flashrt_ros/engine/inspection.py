@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import xxhash
 
@@ -36,7 +36,7 @@ def inspect(core: Core, graphs: GraphSet, env: Environment, rid: int) -> Inspect
         goal_transport_copies=int(read_address != committed_address),
         torn_reads=core.latches.torn_reads,
         num_latches=core.latches.num_latches,
-        num_fds=len(os.listdir("/proc/self/fd")) - 1,
+        num_fds=sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1,
         num_mappings=_num_mappings(),
     )
 
@@ -56,5 +56,5 @@ def _goal_addresses(core: Core, graphs: GraphSet, env: Environment) -> tuple[int
 
 
 def _num_mappings() -> int:
-    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+    with Path("/proc/self/maps").open(encoding="ascii", errors="replace") as maps:
         return sum(1 for line in maps if "memfd:" in line)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine.channels import Channel, SlotMeta, WriterRing
 from flashrt_ros.engine.timeline import Branch, Environment, Latched, Timeline
-from flashrt_ros.errors import (
-    StaleGenerationError,
-    StaleStampError,
-    UnknownChannelError,
-)
+from flashrt_ros.errors import FlashrtError, UnknownChannelError
 from flashrt_ros.models.base import PolicyModel, slot_binding
 from flashrt_ros.runtime.arena import Block
 from flashrt_ros.runtime.backend import Backend
@@ -21,19 +16,6 @@ from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole, ChannelSpec
 
 NO_META = SlotMeta(sequence=0, source_sequence=0, stamp_ns=0, committed_ns=0, generation=0)
 """Of a slot nobody committed."""
-
-
-@dataclass(slots=True)
-class Barrier:
-    """What an environment refuses on one channel since its last reset.
-
-    Attributes:
-        generation: Loans made before it are refused.
-        stamp_ns: Stamps before it are refused, writers' clock.
-    """
-
-    generation: int = 0
-    stamp_ns: int = 0
 
 
 class Latches:
@@ -81,8 +63,11 @@ class Latches:
         self._staging: dict[str, Block] = {
             name: backend.allocate_block(self.specs[name].slot_bytes) for name in staged
         }
-        self._barriers = [{name: Barrier() for name in self.specs} for _ in range(num_environments)]
-        self.dropped = [dict.fromkeys(self.specs, 0) for _ in range(num_environments)]
+        self._barriers = Barriers(tuple(self.specs), num_environments)
+
+    def num_dropped(self, env_index: int, role: ChannelRole) -> int:
+        """Count the commits of a role's channels that a barrier refused."""
+        return sum(self._barriers.num_refused(env_index, name) for name in self._named(role))
 
     def slots(self) -> dict[str, object]:
         """Return the tensors that graphs read, ``"channel.field"`` → ``[num_slots, *shape]``."""
@@ -147,27 +132,17 @@ class Latches:
             StaleGenerationError: Loaned before the barrier. The slot goes back.
             StaleStampError: Stamped before the barrier. The slot goes back.
         """
-        name = ring.channel.spec.name
-        barrier = self._barriers[ring.env_index][name]
         loaned = ring.loan_generation(slot, ticket)
-        if loaned < barrier.generation and not is_new:
-            ring.return_loan(slot, ticket)
-            self.dropped[ring.env_index][name] += 1
-            raise StaleGenerationError(
-                f"the slot of channel '{name}' was loaned before the last reset",
-                expected=f"generation {barrier.generation} or newer",
-                found=f"generation {loaned}",
-                fix="loan again and write what is true now",
+        try:
+            self._barriers.admit(
+                ring.env_index,
+                ring.channel.spec.name,
+                generation=None if is_new else loaned,
+                stamp_ns=stamp_ns,
             )
-        if stamp_ns < barrier.stamp_ns:
+        except FlashrtError:
             ring.return_loan(slot, ticket)
-            self.dropped[ring.env_index][name] += 1
-            raise StaleStampError(
-                f"the payload of channel '{name}' is older than the last reset",
-                expected=f"a stamp of {barrier.stamp_ns} ns or later",
-                found=f"{stamp_ns} ns",
-                fix="send what was made after the reset",
-            )
+            raise
         return ring.commit(slot, ticket, stamp_ns, source_sequence, now_ns)
 
     # barriers ----------------------------------------------------------------------------
@@ -175,7 +150,7 @@ class Latches:
     def raise_goal_barrier(self, env: Environment, *, keep_pending: bool = False) -> None:
         """Drop loaned and, unless told otherwise, committed goals; the latched one stays."""
         for name in self._named(ChannelRole.GOAL):
-            self._barriers[env.env_index][name].generation = env.generation
+            self._barriers.raise_generation(env.env_index, name, env.generation)
             if not keep_pending:
                 self.channel(name).drop_pending(env.env_index)
 
@@ -183,14 +158,14 @@ class Latches:
         """Drop every goal of an environment, and refuse those stamped before ``stamp_ns``."""
         self.raise_goal_barrier(env)
         for name in self._named(ChannelRole.GOAL):
-            self._raise_stamp(env, name, stamp_ns)
+            self._barriers.raise_stamp(env.env_index, name, stamp_ns)
             self.unlatch(env, name)
 
     def forget_observations(self, env: Environment, stamp_ns: int) -> None:
         """Drop every observation, and refuse those stamped before ``stamp_ns``."""
         for name in self._named(ChannelRole.OBSERVATION):
-            self._barriers[env.env_index][name].generation = env.generation
-            self._raise_stamp(env, name, stamp_ns)
+            self._barriers.raise_generation(env.env_index, name, env.generation)
+            self._barriers.raise_stamp(env.env_index, name, stamp_ns)
             self.channel(name).drop_pending(env.env_index)
             self.unlatch(env, name)
 
@@ -409,7 +384,3 @@ class Latches:
     def _payload(self, name: str, slot: int) -> bytes:
         channel = self.channel(name)
         return ctypes.string_at(channel.slot_address(slot), channel.spec.payload_bytes)
-
-    def _raise_stamp(self, env: Environment, name: str, stamp_ns: int) -> None:
-        barrier: Mapping[str, Barrier] = self._barriers[env.env_index]
-        barrier[name].stamp_ns = stamp_ns

@@ -120,7 +120,7 @@ class ChunkRecord(_Record):
 
 
 class ActionRecord(_Record):
-    """One popped action: ``values`` is ``float32[A]`` as bytes; ``index`` its place in its chunk."""
+    """One popped action: ``values`` is ``float32[A]``; ``index`` is its place in the chunk."""
 
     provenance: Provenance
     index: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from flashrt_ros.capsule.capsule import Origin
 from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.jobs import Flight, StepDone, StepJob, ignore_answer
 from flashrt_ros.engine.protocol import (
     ActionRecord,
     ChunkRecord,
@@ -30,52 +30,8 @@ from flashrt_ros.models.base import ACTION, CHUNK, ELAPSED, GOAL_SEQUENCE_IN, NO
 from flashrt_ros.runtime.plan import PlanRun
 from flashrt_ros.runtime.spec import ChannelRole
 
-StepDone = Callable[[Stepped | FlashrtError], None]
-"""Takes the answer to a step, once."""
-
 FIRST_TICK_DELAY_NS = 1_000_000
 """From an activation to its first tick: time for the answer to leave."""
-
-
-@dataclass(slots=True, eq=False)
-class StepJob:
-    """A step that waits for its observation, or runs.
-
-    Attributes:
-        timeline: The environment or branch that is stepped.
-        remaining: Ticks still to run.
-        min_stamp_ns: Oldest observation that may start it.
-        expires_ns: Engine clock at which it gives up waiting.
-        done: Takes the answer.
-        plan_only: A step of zero ticks: make the chunk that is due, pop nothing.
-    """
-
-    timeline: Timeline
-    remaining: int
-    min_stamp_ns: int
-    expires_ns: int
-    done: StepDone
-    plan_only: bool
-    chunks: list[ChunkRecord] = field(default_factory=list)
-    actions: list[ActionRecord] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """A chunk plan under way on a timeline.
-
-    Attributes:
-        step: The step that asked for it, None for the timer.
-        pops: The tick that asked for it pops when it is done.
-    """
-
-    timeline: Timeline
-    run: PlanRun
-    origin: Origin
-    started_ns: int
-    busy_ns: int
-    step: StepJob | None
-    pops: bool
 
 
 class Ticks:
@@ -93,7 +49,7 @@ class Ticks:
     def __init__(self, core: Core, on_chunk: Callable[[Environment], None]) -> None:
         self._core = core
         self._on_chunk = on_chunk
-        self._flight: _Flight | None = None
+        self._flight: Flight | None = None
         self._ready: deque[tuple[Timeline, StepJob | None]] = deque()
         self._waiting: list[StepJob] = []
         self.stats = [Stats() for _ in core.environments]
@@ -186,7 +142,7 @@ class Ticks:
 
     def cancel(self, job: StepJob) -> None:
         """Forget a step whose caller is gone; a plan in flight for it is abandoned."""
-        job.done = _ignore
+        job.done = ignore_answer
         if job in self._waiting:
             self._waiting.remove(job)
         elif any(entry[1] is job for entry in self._ready) or (
@@ -326,7 +282,7 @@ class Ticks:
                 detail=f"sequence={goal.sequence} source_sequence={goal.source_sequence} "
                 f"stamp_ns={goal.stamp_ns}",
             )
-        self._flight = _Flight(
+        self._flight = Flight(
             timeline=timeline,
             run=PlanRun(core.plan, timeline.lane),
             origin=origin,
@@ -338,7 +294,7 @@ class Ticks:
         # the latch node runs before anyone can write: what was bound is what is read
         self._submit_latch(self._flight)
 
-    def _submit_latch(self, flight: _Flight) -> None:
+    def _submit_latch(self, flight: Flight) -> None:
         before = self._core.clock_ns()
         try:
             flight.run.submit_next()
@@ -347,7 +303,7 @@ class Ticks:
             raise
         flight.busy_ns += self._core.clock_ns() - before
 
-    def _finish(self, flight: _Flight) -> None:
+    def _finish(self, flight: Flight) -> None:
         core, timeline = self._core, flight.timeline
         position = timeline.position
         elapsed = int(timeline.lane.views[ELAPSED][0])
@@ -413,7 +369,3 @@ class Ticks:
         self._core.emit(EventKind.FAULT, env, detail=f"{error.name}: {error}")
         if step is not None:
             step.done(error)
-
-
-def _ignore(answer: Stepped | FlashrtError) -> None:
-    """Answer nobody."""

@@ -1,0 +1,126 @@
+"""Building the parts of an engine from a model and a configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import secrets
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from flashrt_ros.capsule.fingerprint import Fingerprint
+from flashrt_ros.capsule.store import CapsuleStore
+from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.latches import Latches
+from flashrt_ros.engine.timeline import ENVIRONMENT, Environment
+from flashrt_ros.errors import ConfigError
+from flashrt_ros.models.base import PolicyModel
+from flashrt_ros.runtime.arena import Arena
+from flashrt_ros.runtime.cpu import CpuBackend
+from flashrt_ros.runtime.graph import GraphSet
+from flashrt_ros.runtime.lanes import LanePool
+from flashrt_ros.runtime.noise import NoiseRing
+from flashrt_ros.runtime.plan import Plan
+from flashrt_ros.runtime.spec import ArenaLayout
+
+
+def assemble(
+    model: PolicyModel, config: EngineConfig, clock_ns: Callable[[], int]
+) -> tuple[Core, GraphSet, Arena]:
+    """Allocate lanes, channels and capsules, capture every graph, write the first state.
+
+    Args:
+        model: Shared by all lanes.
+        config: Checked against the model.
+        clock_ns: Monotonic clock, ns.
+
+    Returns:
+        The parts, and the graphs and the arena, which the caller closes.
+
+    Raises:
+        ConfigError: The configuration does not fit the model.
+        CaptureError: A program can't be captured.
+        SpecError: The model's declarations are inconsistent.
+    """
+    if config.replan_threshold >= model.execute_horizon:
+        raise ConfigError(
+            "engine parameter 'replan_threshold' is out of range",
+            expected=f"below the model's execute_horizon of {model.execute_horizon}",
+            found=config.replan_threshold,
+        )
+    torch.set_num_threads(config.num_threads)
+    backend = CpuBackend()
+    layout = ArenaLayout.of(model.buffers())
+    latches = Latches(
+        model,
+        layout,
+        backend,
+        num_environments=config.num_environments,
+        staged=config.staged_channels,
+        detect_torn=config.test_hooks,
+    )
+    slots = latches.slots()
+    noise = NoiseRing(model.noise_shape) if model.noise_shape else None
+    if noise is not None:
+        slots["noise.values"] = noise.values
+    num_lanes = config.num_environments + config.num_standby_lanes + config.num_branch_lanes
+    arena = backend.create_arena(layout, num_lanes=num_lanes)
+    arena.seal()
+    graphs = GraphSet(backend, model.programs(), arena, slots)
+    pool = LanePool(arena, graphs, num_standby=config.num_standby_lanes)
+    core = Core(
+        epoch=secrets.randbits(62),
+        config=config,
+        model=model,
+        backend=backend,
+        layout=layout,
+        fingerprint=Fingerprint.of(_fingerprint_fields(model, layout, graphs, config)),
+        plan=Plan(model.plan().nodes, graphs),
+        pool=pool,
+        noise=noise,
+        store=CapsuleStore(
+            backend.allocate_block,
+            num_bytes=layout.capsule_bytes,
+            quota_bytes=config.capsule_quota_bytes,
+            num_automatic=num_automatic_capsules(config),
+            now_ns=time.time_ns,
+        ),
+        latches=latches,
+        environments=[
+            Environment(env_index=index, branch=ENVIRONMENT, lane=pool.acquire())
+            for index in range(config.num_environments)
+        ],
+        clock_ns=clock_ns,
+    )
+    for env in core.environments:
+        for name, value in model.initial_state().items():
+            env.lane.views[name].copy_(value)
+        core.reseed(env, config.seed + env.env_index, 0)
+    return core, graphs, arena
+
+
+def num_automatic_capsules(config: EngineConfig) -> int:
+    """Count the capsules an engine may hold of its own: rings, stacks, origins of branches."""
+    per_environment = config.rollback_depth + config.interrupt_depth
+    return config.num_environments * per_environment + config.num_branch_lanes + 1
+
+
+def _fingerprint_fields(
+    model: PolicyModel, layout: ArenaLayout, graphs: GraphSet, config: EngineConfig
+) -> dict[str, object]:
+    schema = repr(model.channels()).encode()
+    return {
+        "model": model.name,
+        "weights": model.weights_digest(),
+        "layout": layout.digest(),
+        "graphs": ",".join(sorted("/".join(map(str, key)) for key in model.programs())),
+        "channels": hashlib.sha256(schema).hexdigest()[:16],
+        "torch": torch.__version__,
+        "device": f"{config.device} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "threads": config.num_threads,
+        "byte_order": sys.byteorder,
+    }

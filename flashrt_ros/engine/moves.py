@@ -1,0 +1,150 @@
+"""How capsules are made, put under a lane, and let go; shared by all verbs."""
+
+from __future__ import annotations
+
+from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.capsule.store import home_name
+from flashrt_ros.engine import protocol
+from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.protocol import EventKind
+from flashrt_ros.engine.ticks import Ticks
+from flashrt_ros.engine.timeline import Environment, Timeline
+from flashrt_ros.runtime.arena import Block
+from flashrt_ros.runtime.lanes import Lane
+
+
+class Moves:
+    """The steps that verbs are made of; none of them validates.
+
+    Args:
+        core: The engine's parts.
+        ticks: Abandons plans.
+    """
+
+    def __init__(self, core: Core, ticks: Ticks) -> None:
+        self._core = core
+        self._ticks = ticks
+
+    def create(
+        self,
+        env: Environment,
+        *,
+        name: str = "",
+        labels: tuple[str, ...] = (),
+        pinned: bool = False,
+        replace: bool = False,
+        automatic: bool = False,
+    ) -> Capsule:
+        """Freeze the timeline's boundary; see ``CapsuleStore.create``.
+
+        Raises:
+            LanePoisonedError: The lane has no boundary to freeze.
+        """
+        core = self._core
+        if env.lane.is_poisoned:
+            env.lane.replay(core.model.plan().pop)  # raises, naming the lane
+        capsule_bytes = core.layout.capsule_bytes
+
+        def fill(block: Block) -> None:
+            core.backend.copy(block.address, env.lane.address, capsule_bytes)
+
+        old = core.store.find(name) if name and replace else None
+        capsule = core.store.create(
+            fill,
+            position=env.position,
+            fingerprint=core.fingerprint,
+            parent=env.parent,
+            name=name,
+            labels=labels,
+            pinned=pinned,
+            replace=replace,
+            automatic=automatic,
+        )
+        if old is not None:
+            self.forget(old)
+        if name == home_name(0):
+            core.pool.set_home(capsule.block, capsule.id)
+        return capsule
+
+    def find(self, env: Environment, key: str) -> Capsule:
+        """Return a capsule that fits, by id or name; ``home`` is the environment's own.
+
+        Raises:
+            CapsuleNotFoundError: There is none.
+            FingerprintMismatchError: It was taken under another fingerprint.
+        """
+        capsule = self._core.store.get(home_name(env.env_index) if key == "home" else key)
+        self._core.fingerprint.require(capsule.fingerprint, capsule.id)
+        return capsule
+
+    def move(self, env: Environment, capsule: Capsule) -> str:
+        """Put a capsule's bytes under the environment; by flip where a standby has them."""
+        core = self._core
+        self._ticks.abandon(env)
+        env.generation += 1
+        standby = core.pool.take_standby(capsule.id)
+        if standby is None:
+            self.fill(env.lane, capsule)
+        else:
+            delay_ns = int(core.config.refill_delay_ms * 1e6)
+            core.pool.retire(env.lane, core.clock_ns() + delay_ns)
+            env.lane = standby
+        env.position = capsule.position
+        env.parent = capsule.id
+        return "copy" if standby is None else "flip"
+
+    def fill(self, lane: Lane, capsule: Capsule) -> None:
+        """Copy a capsule into a lane, which is whole again."""
+        self._core.backend.copy(lane.address, capsule.block.address, capsule.num_bytes)
+        lane.clear_poison()
+
+    def moved(
+        self, env: Environment, kind: EventKind, capsule_id: str, path: str, started_ns: int
+    ) -> protocol.Moved:
+        """Announce that the environment moved, and say where it stands."""
+        duration_ns = self._core.clock_ns() - started_ns
+        self._core.emit(kind, env, capsule_id=capsule_id, duration_ns=duration_ns, detail=path)
+        return protocol.Moved(
+            rid=0,
+            tick=env.position.tick,
+            generation=env.generation,
+            path=path,
+            duration_ns=duration_ns,
+            capsule_id=capsule_id,
+            depth=len(env.interruptions),
+        )
+
+    def clear_interruptions(self, env: Environment) -> None:
+        """Forget the interrupt stack."""
+        while env.interruptions:
+            self.recycle(env.interruptions.pop().capsule)
+
+    def clear_boundaries(self, env: Environment) -> None:
+        """Forget the rollback ring."""
+        while env.boundaries:
+            self.recycle(env.boundaries.pop())
+
+    def recycle(self, capsule: Capsule) -> None:
+        """Take an automatic capsule back, unless something else still needs it."""
+        if not self._is_used(capsule):
+            gone = self._core.store.recycle(capsule)
+            if gone is not None:
+                self.forget(gone)
+
+    def forget(self, gone: Capsule) -> None:
+        """Let what descends from a capsule that is gone descend from its parent."""
+        timelines: list[Timeline] = [*self._core.environments, *self._core.branches.values()]
+        for timeline in timelines:
+            if timeline.parent == gone.id:
+                timeline.parent = gone.parent
+
+    def truncate_boundaries(self, env: Environment) -> None:
+        """Drop the boundaries that lie ahead of where the environment stands."""
+        while env.boundaries and env.boundaries[-1].position.tick > env.position.tick:
+            self.recycle(env.boundaries.pop())
+
+    def _is_used(self, capsule: Capsule) -> bool:
+        kept = [c.id for env in self._core.environments for c in env.boundaries]
+        kept += [i.capsule.id for env in self._core.environments for i in env.interruptions]
+        kept += [b.source.id for b in self._core.branches.values() if b.source is not None]
+        return capsule.id in kept

@@ -1,0 +1,170 @@
+"""Random histories of verbs against a model of what an engine promises."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from flashrt_ros.engine import protocol
+from flashrt_ros.errors import FlashrtError
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Knows the bytes of every named capsule and interruption, and what generations may do."""
+
+    make: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = self.make()
+        self.named: dict[str, bytes] = {}
+        self.stack: list[bytes] = []
+        self.branches: list[int] = []
+        self.generation = 1
+        self.count = 0
+
+    @initialize()
+    def begin(self) -> None:
+        self.rig.ready()
+        self.named["home"] = self.rig.state()
+
+    @rule(x=st.floats(-1, 1, width=32), y=st.floats(-1, 1, width=32))
+    def feed(self, x: float, y: float) -> None:
+        self.rig.goal(x, y)
+        self.rig.observe(y, x)
+
+    @rule(count=st.integers(1, 9))
+    def step(self, count: int) -> None:
+        before = self.rig.state()
+        try:
+            self.rig.step(count)
+        except FlashrtError:
+            assert self.rig.state() == before
+
+    @rule(nodes=st.integers(1, 5))
+    def leave_a_plan_in_flight(self, nodes: int) -> None:
+        before = self.rig.state()
+        due = self.rig.engine.environment(0).position.queue_remaining == 0
+        with contextlib.suppress(FlashrtError):
+            job = self.rig.engine.begin_step(protocol.Step(1, 0, 1, -1, 0, 0), lambda answer: None)
+            for _ in range(nodes if due else 0):
+                self.rig.engine.advance()
+            if due:
+                assert self.rig.state() == before
+            self.rig.engine.cancel_step(job)
+
+    @rule()
+    def snapshot(self) -> None:
+        self.count += 1
+        name = f"capsule-{self.count}"
+        self.rig.snapshot(name)
+        self.named[name] = self.rig.state()
+
+    @rule(data=st.data(), keep=st.booleans(), reset=st.booleans())
+    def restore(self, data: Any, keep: bool, reset: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.named)))
+        self.rig.restore(name, keep_goal=keep, reset=reset)
+        self.generation += 1
+        self.stack.clear()
+        assert self.rig.state() == self.named[name]
+
+    @rule(hold=st.booleans())
+    def interrupt(self, hold: bool) -> None:
+        before = self.rig.state()
+        try:
+            reply = self.rig.interrupt(hold=hold)
+        except FlashrtError:
+            assert len(self.stack) == 8
+            assert self.rig.state() == before
+            return
+        self.stack.append(before)
+        self.generation += 1
+        assert reply.depth == len(self.stack)
+
+    @precondition(lambda self: self.stack)
+    @rule(keep=st.booleans())
+    def resume(self, keep: bool) -> None:
+        self.rig.resume(keep_goal=keep)
+        self.generation += 1
+        assert self.rig.state() == self.stack.pop()
+
+    @rule(count=st.integers(1, 3))
+    def fork(self, count: int) -> None:
+        before = self.rig.state()
+        try:
+            self.branches += self.rig.fork(count=count).branches
+        except FlashrtError:
+            assert len(self.branches) + count > 4
+        assert self.rig.state() == before
+
+    @precondition(lambda self: self.branches)
+    @rule(data=st.data(), ticks=st.integers(0, 3))
+    def step_a_branch(self, data: Any, ticks: int) -> None:
+        before = self.rig.state()
+        with contextlib.suppress(FlashrtError):
+            self.rig.step(ticks, branch=data.draw(st.sampled_from(self.branches)))
+        assert self.rig.state() == before
+
+    @precondition(lambda self: self.branches)
+    @rule(data=st.data(), release=st.booleans())
+    def select(self, data: Any, release: bool) -> None:
+        branch = data.draw(st.sampled_from(self.branches))
+        self.rig.engine.handle(protocol.Select(1, 0, branch, release))
+        self.generation += 1
+        self.branches.remove(branch)
+        if release:
+            self.branches.clear()
+
+    @rule(back=st.integers(1, 3))
+    def rollback(self, back: int) -> None:
+        before = self.rig.state()
+        try:
+            self.rig.engine.handle(protocol.Rollback(1, 0, back, ""))
+        except FlashrtError:
+            assert self.rig.state() == before
+        else:
+            self.generation += 1
+
+    @rule()
+    def settle(self) -> None:
+        self.rig.settle()
+
+    @invariant()
+    def figures_agree(self) -> None:
+        status = self.rig.status()
+        assert status.generation == self.generation
+        assert status.interrupt_depth == len(self.stack)
+        assert sorted(status.branches) == sorted(self.branches)
+
+    @invariant()
+    def host_counters_agree_with_state(self) -> None:
+        env = self.rig.engine.environment(0)
+        views = env.lane.views
+        position = env.position
+        assert int(views["tick"][0]) == position.tick
+        assert int(views["noise_seed"][0]) == position.noise_seed
+        assert int(views["noise_counter"][0]) == position.noise_counter
+        if position.queue_remaining:
+            assert int(views["queue_head"][0]) == position.queue_head
+
+    @invariant()
+    def capsules_keep_their_bytes(self) -> None:
+        for name, payload in self.named.items():
+            capsule = self.rig.engine.core.store.get(name)
+            assert bytes(capsule.block.view()[: capsule.num_bytes]) == payload
+
+    def teardown(self) -> None:
+        self.rig.engine.close()
+
+
+def test_random_histories_keep_every_promise(make_rig: Any) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    machine = type("Machine", (EngineMachine,), {"make": staticmethod(make_rig)})
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
+    )

@@ -49,9 +49,9 @@ def _goal_addresses(core: Core, graphs: GraphSet, env: Environment) -> tuple[int
         committed = core.latches.channel(name).slot_address(latched.slot)
         for read in graphs.graph(env.lane.index, core.model.plan().latch).slot_reads():
             if read.field.startswith(f"{name}."):
-                index = int(env.lane.views[read.index_buffer][0])
+                index = int(env.lane.views[read.binding][0])
                 offset = spec.field_offset(read.field.partition(".")[2])
-                return read.address + index * read.pitch_bytes - offset, committed
+                return read.row_address(index) - offset, committed
     return 0, 0
 
 

@@ -6,6 +6,7 @@ import ctypes
 from dataclasses import replace
 
 from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.engine.barriers import Barriers
 from flashrt_ros.engine.channels import Channel, SlotMeta, WriterRing
 from flashrt_ros.engine.timeline import Branch, Environment, Latched, Timeline
 from flashrt_ros.errors import FlashrtError, UnknownChannelError

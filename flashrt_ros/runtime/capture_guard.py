@@ -1,21 +1,28 @@
 """Refuses what a replay can't repeat, where the dispatcher would not see it.
 
 ``tolist()``, ``numpy()`` and the like read memory without dispatching an operator, so
-a function mode watches for them by name. What does dispatch is judged by the recorder.
+they are replaced while a program is captured. A torch function mode would see them as
+well, but modules look for one and take another path under it (the fused encoder layer,
+for one): what is captured would not be what runs without it. What does dispatch is
+judged by the recorder.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode, resolve_name
 
 from flashrt_ros.errors import CaptureError
 from flashrt_ros.runtime.spec import ShapeKey
@@ -33,59 +40,111 @@ _HOST_READ_FIX = (
 _STORAGE = "reaches memory past the operators that a capture records"
 _STORAGE_FIX = "use tensor operators only"
 
-_REFUSED: dict[object, tuple[str, str]] = {
-    **dict.fromkeys(
-        (
-            torch.Tensor.item,
-            torch.Tensor.tolist,
-            torch.Tensor.numpy,
-            torch.Tensor.__bool__,
-            torch.Tensor.__int__,
-            torch.Tensor.__float__,
-            torch.Tensor.__complex__,
-            torch.Tensor.__index__,
-            torch.Tensor.__array__,
-            torch.Tensor.__contains__,
-            torch.Tensor.__repr__,
-            torch.Tensor.__format__,
-            torch.Tensor.is_nonzero,
-            torch.is_nonzero,
-        ),
-        (_HOST_READ, _HOST_READ_FIX),
-    ),
-    **dict.fromkeys(
-        (
-            torch.Tensor.untyped_storage,
-            torch.Tensor.storage,
-            torch.Tensor.data_ptr,
-            torch.Tensor.share_memory_,
-            torch.Tensor.__dlpack__,
-            torch.Tensor.__deepcopy__,
-            torch.Tensor.__reduce_ex__,
-        ),
-        (_STORAGE, _STORAGE_FIX),
-    ),
-    torch.Tensor.data.__set__: (  # type: ignore[attr-defined]
-        "changes which memory a tensor stands for",
-        "write into the tensor with copy_()",
-    ),
-}
+Arguments = tuple[object, ...]
 
-# Read the data of a tensor argument where a list of ints is usual, undispatched.
-_READS_SIZES: dict[object, tuple[int, str]] = {
-    torch.tensor_split: (1, "tensor_indices_or_sections"),
-    torch.Tensor.tensor_split: (1, "tensor_indices_or_sections"),
-    torch.functional.tensordot: (2, "dims"),
-}
 
-# Turn nested sequences into a new tensor, reading tensors in them undispatched.
-_READS_ITEMS = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A function that is refused while a program is captured.
+
+    Attributes:
+        owner: Class or module it is looked up in.
+        name: Attribute's name.
+        reason: Rest of the sentence "<op> at <line> ...".
+        fix: What the program can do instead.
+        applies: Whether a call is refused, by its arguments.
+    """
+
+    owner: object
+    name: str
+    reason: str
+    fix: str
+    applies: Callable[[Arguments, dict[str, object]], bool] = lambda args, kwargs: True
+
+    @property
+    def label(self) -> str:
+        """Name for messages."""
+        return f"{getattr(self.owner, '__name__', '')}.{self.name}"
+
+
+def _has_tensor_items(args: Arguments, kwargs: dict[str, object]) -> bool:
+    """Whether numbers are to be taken out of tensors in a nested sequence."""
+    return any(
+        isinstance(value, (list, tuple)) and next(iter_tensors(value), None) is not None
+        for value in (*args, *kwargs.values())
+    )
+
+
+def _has_tensor_sizes(args: Arguments, kwargs: dict[str, object]) -> bool:
+    """Whether the argument after the tensor, usually ints, is a tensor."""
+    return any(isinstance(value, torch.Tensor) for value in (*args[1:], *kwargs.values()))
+
+
+def _has_tensor_dims(args: Arguments, kwargs: dict[str, object]) -> bool:
+    return any(isinstance(value, torch.Tensor) for value in (*args[2:3], kwargs.get("dims")))
+
+
+_REFUSED: tuple[_Refused, ...] = (
+    *(
+        _Refused(torch.Tensor, name, _HOST_READ, _HOST_READ_FIX)
+        for name in (
+            "item",
+            "tolist",
+            "numpy",
+            "__bool__",
+            "__int__",
+            "__float__",
+            "__complex__",
+            "__index__",
+            "__array__",
+            "__contains__",
+            "__repr__",
+            "__format__",
+            "is_nonzero",
+        )
+    ),
+    *(
+        _Refused(torch.Tensor, name, _STORAGE, _STORAGE_FIX)
+        for name in (
+            "untyped_storage",
+            "storage",
+            "data_ptr",
+            "share_memory_",
+            "__dlpack__",
+            "__deepcopy__",
+            "__reduce_ex__",
+        )
+    ),
+    _Refused(torch, "is_nonzero", _HOST_READ, _HOST_READ_FIX),
+    # Take numbers out of tensors, or shapes, without dispatching an operator.
+    *(
+        _Refused(owner, name, _HOST_READ, "use torch.stack", _has_tensor_items)
+        for owner, name in (
+            (torch, "tensor"),
+            (torch, "as_tensor"),
+            (torch, "asarray"),
+            (torch.Tensor, "new_tensor"),
+        )
+    ),
+    *(
+        _Refused(owner, name, "makes shapes that depend on data", "give it ints", applies)
+        for owner, name, applies in (
+            (torch, "tensor_split", _has_tensor_sizes),
+            (torch.Tensor, "tensor_split", _has_tensor_sizes),
+            (torch, "tensordot", _has_tensor_dims),
+        )
+    ),
+)
+
+_replacing = threading.Lock()
+_is_capturing: ContextVar[bool] = ContextVar("is_capturing", default=False)  # of this thread
 
 
 class CaptureWatch:
     """Turns a violation into an error that names the operation and the source line.
 
-    The first refusal is kept: a program that catches it is refused all the same.
+    The first refusal is kept: a program that catches it is refused all the same. Only
+    the thread that makes the watch is watched.
 
     Args:
         key: Of the program under capture.
@@ -95,8 +154,23 @@ class CaptureWatch:
     def __init__(self, key: ShapeKey, fallback: str) -> None:
         self.key = key
         self.refusal: CaptureError | None = None
-        self.function: object = None
         self._fallback = fallback
+        self._thread = threading.get_ident()
+        self._is_paused = False
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a call comes from the program: its thread, not the recorder's own work."""
+        return not self._is_paused and threading.get_ident() == self._thread
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Let the recorder, and operators written in Python, do what a program may not."""
+        outer, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = outer
 
     def refuse(self, op: str, reason: str, fix: str, *, source: str = "") -> NoReturn:
         """Raise the refusal of an operation.
@@ -111,9 +185,6 @@ class CaptureWatch:
             CaptureError: Always.
         """
         source = source or self.source()
-        called = _function_name(self.function)
-        if called and called.rpartition(".")[2].strip("_") != op.rpartition("::")[2].strip("_"):
-            op = f"{called} ({op})" if op else called
         error = CaptureError(
             f"program {self.key} can't be captured: {op} at {source} {reason}",
             op=op,
@@ -143,55 +214,65 @@ class CaptureWatch:
         return found
 
 
-class CaptureGuard(TorchFunctionMode):
-    """Watches every torch function that the program calls."""
+@contextmanager
+def guard(watch: CaptureWatch) -> Iterator[None]:
+    """Refuse, until the end of the block, what the dispatcher does not see.
 
-    def __init__(self, watch: CaptureWatch) -> None:
-        super().__init__()
-        self._watch = watch
+    Functions of ``torch`` and ``torch.Tensor`` are replaced for the whole process, one
+    capture at a time; other threads go through to the originals. A program that took
+    ``tensor``, ``as_tensor``, ``asarray``, ``tensor_split`` or ``tensordot`` out of
+    ``torch`` before (``from torch import tensor``) goes unseen for those.
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        """Refuse the function or call it."""
-        kwargs = kwargs or {}
-        watch = self._watch
-        outer, watch.function = watch.function, func
-        try:
-            refused = _REFUSED.get(func)
-            if refused is not None:
-                watch.refuse("", *refused)
-            if func in _READS_SIZES and isinstance(
-                _argument(args, kwargs, *_READS_SIZES[func]), torch.Tensor
-            ):
-                watch.refuse("", "makes shapes that depend on data", "give it ints")
-            if func in _READS_ITEMS and any(
-                isinstance(value, (list, tuple)) and next(iter_tensors(value), None) is not None
-                for value in (*args, *kwargs.values())
-            ):
-                watch.refuse("", _HOST_READ, "use torch.stack")
-            return func(*args, **kwargs)
-        finally:
-            watch.function = outer
+    Raises:
+        CaptureError: The thread captures already: a program can't capture another.
+    """
+    if _is_capturing.get():
+        watch.refuse("capture", "captures another program", "capture one after the other")
+    with ExitStack() as stack:
+        stack.enter_context(_replacing)
+        stack.callback(_is_capturing.reset, _is_capturing.set(True))
+        for refused in _REFUSED:
+            original = getattr(refused.owner, refused.name)
+            _replace(stack, refused.owner, refused.name, _guarded(refused, original, watch))
+        _replace(stack, torch.Tensor, "data", _guarded_data(watch))
+        yield
+
+
+def _guarded(
+    refused: _Refused, original: Callable[..., object], watch: CaptureWatch
+) -> Callable[..., object]:
+    @functools.wraps(original)
+    def call(*args: object, **kwargs: object) -> object:
+        if watch.is_watching and refused.applies(args, kwargs):
+            watch.refuse(refused.label, refused.reason, refused.fix)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _guarded_data(watch: CaptureWatch) -> property:
+    original = torch.Tensor.data
+
+    def change(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        if watch.is_watching:
+            watch.refuse(
+                "Tensor.data",
+                "changes which memory a tensor stands for",
+                "write into the tensor with copy_()",
+            )
+        original.__set__(tensor, value)  # type: ignore[attr-defined]
+
+    return property(original.__get__, change)  # type: ignore[attr-defined]
+
+
+def _replace(stack: ExitStack, owner: object, name: str, value: object) -> None:
+    if name in vars(owner):
+        stack.callback(setattr, owner, name, vars(owner)[name])
+    else:
+        stack.callback(delattr, owner, name)
+    setattr(owner, name, value)
 
 
 def _is_program(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
     return not name.startswith(("<frozen", *_LIBRARIES))
-
-
-def _argument(
-    args: tuple[object, ...], kwargs: dict[str, object], position: int, name: str
-) -> object:
-    return args[position] if position < len(args) else kwargs.get(name)
-
-
-def _function_name(func: object) -> str:
-    if func is None:
-        return ""
-    name = resolve_name(func) or getattr(func, "__name__", repr(func))
-    return str(name).removeprefix("torch.")

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from flashrt_ros.errors import BackendError, CaptureError, SealedArenaError, SpecError
 from flashrt_ros.runtime.arena import DTYPES, Arena, Block
 from flashrt_ros.runtime.backend import Backend, CapturedGraph, Program, SlotRead, Slots
-from flashrt_ros.runtime.capture_guard import CaptureGuard, CaptureWatch
+from flashrt_ros.runtime.capture_guard import CaptureWatch, guard
 from flashrt_ros.runtime.recorder import Recorder, is_held
 from flashrt_ros.runtime.spec import (
     BUFFER_ALIGNMENT_BYTES,
@@ -249,7 +249,7 @@ class CpuBackend(Backend):
         given_slots = _Given("slots", {name: view.detach() for name, view in slots.items()}, watch)
         recorder = Recorder(watch, arena, lane, slots, strangers)
         try:
-            with CaptureGuard(watch), recorder:
+            with guard(watch), recorder:
                 program(buffers, given_slots)
         except CaptureError:
             self._remember(recorder, key)
@@ -292,7 +292,6 @@ class CpuBackend(Backend):
             return
         self._remember(recorder, watch.key)
         value = tape.values[kept[0]]
-        watch.function = None
         watch.refuse(
             value.op,
             "made a tensor that the program keeps; a replay would not renew it",

@@ -70,6 +70,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.slot_reads: list[SlotRead] = []
         self.references: list[StorageWeakRef] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Asked by the base class, which would import torch._dynamo (seconds) to wrap us.
+        return False
+
     def finish(self) -> Tape:
         """Return the tape, and let go of every tensor that the program made.
 
@@ -91,8 +96,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, object] | None = None,
     ) -> object:
         """Judge an operator, run it, write it down."""
-        # What the recorder itself asks of tensors is no business of the guard's.
-        with torch._C.DisableTorchFunction():
+        with self._watch.pause():
             return self._record(func, args, kwargs or {})
 
     def _record(

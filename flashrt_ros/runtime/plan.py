@@ -1,0 +1,144 @@
+"""Graphs in order: what makes a chunk, submitted node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flashrt_ros.errors import AbandonedError, SpecError
+from flashrt_ros.runtime.graph import GraphSet
+from flashrt_ros.runtime.lanes import Lane
+from flashrt_ros.runtime.spec import Role, ShapeKey
+
+_KEPT = frozenset((Role.STATE, Role.INPUT))
+
+
+class Plan:
+    """Nodes in the order they run; only the last, the *commit node*, writes STATE or INPUT.
+
+    So a plan that is left between two nodes has changed neither.
+
+    Args:
+        graphs: Where the nodes are captured.
+        nodes: Their keys, in order.
+        commit: Place of the commit node, which must be the last; None takes the last.
+
+    Raises:
+        SpecError: There are no nodes, the commit node is not the last, or another node
+            writes STATE or INPUT: the message names the node and the buffers.
+        UnknownShapeKeyError: A node is not captured.
+    """
+
+    def __init__(
+        self, graphs: GraphSet, nodes: Sequence[ShapeKey], commit: int | None = None
+    ) -> None:
+        if not nodes:
+            raise SpecError("a plan has no nodes", expected="at least a commit node")
+        last = len(nodes) - 1
+        if commit is not None and commit != last:
+            raise SpecError(
+                "the commit node is not the last node of the plan", expected=last, found=commit
+            )
+        by_name = graphs.arena.layout.by_name
+        for key in nodes[:last]:
+            written = sorted(
+                name
+                for name in graphs.graph(0, key).written_buffers
+                if by_name[name].spec.role in _KEPT
+            )
+            if written:
+                raise SpecError(
+                    f"node {key} of a plan writes STATE or INPUT before the commit node",
+                    expected="writes to SCRATCH, OUTPUT or BINDING only",
+                    found=f"writes to {', '.join(written)}",
+                    fix="write to SCRATCH, and copy from there in the commit node",
+                )
+        graphs.graph(0, nodes[last])
+        self._nodes = tuple(nodes)
+
+    @property
+    def nodes(self) -> tuple[ShapeKey, ...]:
+        """Keys, in the order they run."""
+        return self._nodes
+
+    @property
+    def commit(self) -> int:
+        """Place of the commit node."""
+        return len(self._nodes) - 1
+
+
+class PlanRun:
+    """One run of a plan over a lane.
+
+    Between nodes the lane's STATE and INPUT are those of the last boundary, and the run
+    may be left at any time. A commit node that fails after its first write to either
+    poisons the lane; any other failure ends the run and leaves both whole.
+
+    Args:
+        plan: What to run.
+        lane: What to run it over.
+
+    Raises:
+        LanePoisonedError: The lane is poisoned.
+    """
+
+    def __init__(self, plan: Plan, lane: Lane) -> None:
+        lane.check_not_poisoned()
+        self._plan = plan
+        self._lane = lane
+        self._index = 0
+        self._ended = ""
+
+    @property
+    def plan(self) -> Plan:
+        """What is run."""
+        return self._plan
+
+    @property
+    def index(self) -> int:
+        """Place of the next node; the number of nodes once all are submitted."""
+        return self._index
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the commit node was submitted."""
+        return self._index == len(self._plan.nodes)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the run ended before its commit: abandoned, or failed."""
+        return bool(self._ended)
+
+    def submit_next(self) -> bool:
+        """Submit the next node.
+
+        Returns:
+            True once the commit node is submitted.
+
+        Raises:
+            AbandonedError: The run was abandoned, or a node of it failed before.
+            SpecError: The run is done.
+            LanePoisonedError: The lane was poisoned meanwhile.
+            UnknownShapeKeyError: The node was evicted meanwhile.
+            BackendError: The node failed; the run is over.
+        """
+        if self._ended:
+            raise AbandonedError(
+                f"a plan can't go on at node {self._index}", found=f"it {self._ended}"
+            )
+        if self.is_done:
+            raise SpecError("a plan has no node left", found=f"{self._index} nodes submitted")
+        try:
+            self._lane.replay(self._plan.nodes[self._index])
+        except BaseException as error:
+            self._ended = f"failed there with {type(error).__name__}"
+            raise
+        self._index += 1
+        return self.is_done
+
+    def abandon(self) -> None:
+        """Leave the run; STATE and INPUT stay those of the last boundary.
+
+        Without effect on a run that is done; idempotent.
+        """
+        if not self.is_done and not self._ended:
+            self._ended = "was abandoned"

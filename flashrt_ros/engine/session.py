@@ -241,8 +241,18 @@ class Session:
             self._steps[request.rid] = job
 
     def _interrupt(self, request: protocol.Interrupt) -> protocol.Interrupted:
-        ring = None if request.commit is None else self._ring(request.commit.writer)
-        return self._engine.interrupt(request, ring)
+        commit = request.commit
+        if commit is None:
+            return self._engine.interrupt(request, None)
+        ring = self._ring(commit.writer)
+        ring.loan_generation(commit.slot, commit.ticket)
+        try:
+            return self._engine.interrupt(request, ring)
+        except FlashrtError:
+            # As with a commit: whatever is answered, the loan has ended.
+            if ring.loaned_slot == commit.slot:
+                self._engine.return_loan(ring, commit.slot, commit.ticket)
+            raise
 
     def _status(self, request: protocol.GetStatus) -> protocol.Status:
         status = self._engine.handle(request)

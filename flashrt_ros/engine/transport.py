@@ -1,0 +1,250 @@
+"""A client's socket: requests and their replies in step, what comes unasked kept aside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from collections import deque
+from typing import TypeVar
+
+import msgspec
+
+from flashrt_ros.engine import address, linux, protocol, wire
+from flashrt_ros.engine.protocol import MAX_MESSAGE_BYTES
+from flashrt_ros.errors import EngineGoneError, FlashrtError, ProtocolError, from_wire
+
+_Reply = TypeVar("_Reply", bound=msgspec.Struct)
+_Unasked = protocol.Output | protocol.Event
+
+
+class Transport:
+    """One connection, for one thread; once anything goes wrong on it, it has ended.
+
+    Args:
+        name: The engine's.
+        timeout_s: How long to wait for an answer.
+        wait_s: How long to wait for the engine to come up.
+
+    Raises:
+        EngineGoneError: No engine of this name answers in time.
+        PeerRefusedError: The folder or the process behind the socket is not to be trusted.
+    """
+
+    def __init__(self, name: str, *, timeout_s: float, wait_s: float) -> None:
+        self.name = name
+        self._timeout_s = timeout_s
+        self._gone: str | None = None
+        self._rid = 0
+        self._buffer = bytearray(MAX_MESSAGE_BYTES)
+        self._inbox: deque[_Unasked] = deque()
+        self._socket = address.connect(name, timeout_s=wait_s)
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._replies = select.poll()
+        self._replies.register(self._socket, select.POLLIN)
+        self._messages = select.poll()
+        self._messages.register(self._socket, select.POLLIN)
+        self._messages.register(self._wake_fd, select.POLLIN)
+        linux.close_after_fork(self)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection has ended, on either side, as far as is known here."""
+        return self._gone is not None
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def exchange(
+        self,
+        request: protocol.Request,
+        kind: type[_Reply],
+        *,
+        max_fds: int = 0,
+        timeout_s: float | None = None,
+    ) -> tuple[_Reply, list[int]]:
+        """Send a request under a ``rid`` of its own and wait for the reply to it.
+
+        Args:
+            request: Its ``rid`` is replaced.
+            kind: The reply to expect.
+            max_fds: Descriptors that may ride on it; the caller owns them.
+            timeout_s: How long to wait; None for the connection's own.
+
+        Raises:
+            FlashrtError: The engine refused, as the class that its code names.
+            EngineGoneError: The connection ended, or no answer came in time.
+            ProtocolError: Another kind of reply came, or the request is too long.
+        """
+        self._require()
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        expires = time.monotonic() + wait_s
+        self._rid += 1
+        message = protocol.encode(msgspec.structs.replace(request, rid=self._rid))
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise ProtocolError(
+                f"the request {type(request).__name__} does not fit a message",
+                expected=f"at most {MAX_MESSAGE_BYTES} bytes",
+                found=len(message),
+            )
+        self._send(message, expires)
+        while True:
+            if not self._replies.poll(max(0.0, expires - time.monotonic()) * 1000):
+                raise self.end(
+                    EngineGoneError(
+                        f"engine '{self.name}' did not answer {type(request).__name__}",
+                        expected=f"an answer within {wait_s:g} s",
+                        fix="see its log; the connection is given up",
+                    )
+                )
+            answer, fds = self._take(max_fds)
+            if answer is None:
+                continue
+            if isinstance(answer, _Unasked):
+                self._inbox.append(answer)
+            elif answer.rid != self._rid:
+                raise self._unexpected(answer)
+            elif isinstance(answer, kind):
+                return answer, fds
+            elif isinstance(answer, protocol.Failure):
+                raise from_wire(answer.code, answer.message)
+            else:
+                raise self._unexpected(answer)
+
+    def send(self, message: bytes) -> None:
+        """Send a message that has no reply.
+
+        Raises:
+            EngineGoneError: The connection has ended, or takes nothing in time.
+        """
+        self._require()
+        self._send(message, time.monotonic() + self._timeout_s)
+
+    def receive(self, timeout_s: float | None) -> _Unasked | None:
+        """Wait for what comes unasked; None when the time is up or :meth:`wake` was called.
+
+        Raises:
+            EngineGoneError: The connection has ended.
+        """
+        if self._inbox:
+            return self._inbox.popleft()
+        self._require()
+        for fd, _ in self._messages.poll(None if timeout_s is None else timeout_s * 1000):
+            if fd == self._wake_fd:
+                os.eventfd_read(self._wake_fd)
+                return None
+        message = self._take()[0]
+        if message is None or isinstance(message, _Unasked):
+            return message
+        raise self._unexpected(message)
+
+    def wake(self) -> None:
+        """End the :meth:`receive` in progress, or the next one; from any thread."""
+        if self._gone is None:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def end(self, error: FlashrtError) -> FlashrtError:
+        """End the connection because of ``error``, and return it to be raised."""
+        self._gone = self._gone or str(error)
+        # So that what was lent goes back now, not when the caller gets to close().
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        return error
+
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+        if self._socket.fileno() < 0:
+            return
+        self._gone = self._gone or "it was closed"
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        os.close(self._wake_fd)
+
+    def close_in_child(self) -> None:
+        """Close the descriptors in a forked child, without a word to the engine."""
+        if self._socket.fileno() >= 0:
+            self._gone = "it belongs to the parent process"
+            self._socket.close()
+            os.close(self._wake_fd)
+
+    # inside ----------------------------------------------------------------------------------
+
+    def _send(self, message: bytes, expires: float) -> None:
+        while True:
+            try:
+                wire.send(self._socket, message)
+                return
+            except BlockingIOError:
+                poll = select.poll()
+                poll.register(self._socket, select.POLLOUT)
+                if not poll.poll(max(0.0, expires - time.monotonic()) * 1000):
+                    raise self.end(
+                        EngineGoneError(
+                            f"engine '{self.name}' takes no messages", fix="see its log"
+                        )
+                    ) from None
+            except OSError as error:
+                # What the engine said before it hung up explains more than the hanging up.
+                last = self._last_failure()
+                raise self.end(last or self._ended(error.strerror)) from error
+
+    def _take(
+        self, max_fds: int = 0
+    ) -> tuple[protocol.Reply | protocol.Output | protocol.Event | None, list[int]]:
+        """Receive what is there: a message, or None; EngineGoneError at the end."""
+        try:
+            data, fds = wire.receive(self._socket, self._buffer, max_fds=max_fds)
+        except BlockingIOError:
+            return None, []
+        except ProtocolError as error:
+            raise self.end(error) from None
+        except OSError as error:
+            raise self.end(self._ended(error.strerror)) from error
+        if not data:
+            raise self.end(self._ended("the engine closed it"))
+        try:
+            return protocol.decode_from_engine(data), fds
+        except msgspec.MsgspecError as error:
+            for fd in fds:
+                os.close(fd)
+            raise self.end(
+                ProtocolError(
+                    f"a message of engine '{self.name}' could not be decoded", found=error
+                )
+            ) from error
+
+    def _last_failure(self) -> FlashrtError | None:
+        while True:
+            try:
+                message = self._take()[0]
+            except FlashrtError:
+                return None
+            if message is None:
+                return None
+            if isinstance(message, protocol.Failure):
+                return from_wire(message.code, message.message)
+
+    def _require(self) -> None:
+        if self._gone is not None:
+            raise self._ended(self._gone)
+
+    def _ended(self, reason: str | None) -> EngineGoneError:
+        return EngineGoneError(
+            f"the connection to engine '{self.name}' has ended",
+            found=reason or "the connection closed",
+        )
+
+    def _unexpected(self, message: protocol.Reply) -> FlashrtError:
+        if isinstance(message, protocol.Failure):
+            return self.end(from_wire(message.code, message.message))
+        return self.end(
+            ProtocolError(
+                f"engine '{self.name}' answered out of step",
+                expected=f"the reply to request {self._rid}",
+                found=f"{type(message).__name__} to request {message.rid}",
+            )
+        )

@@ -16,7 +16,7 @@ from flashrt_ros.sim.expert import (
     MARGIN_M,
     Array,
     clearance,
-    segment_clearance,
+    is_blocked,
 )
 
 REACH_M = 0.015
@@ -46,6 +46,7 @@ CLEARANCE_M = AGENT_RADIUS_M + MARGIN_M + 0.002
 DETOUR_DEPTH_M = 0.008
 """How far the straight path of a detour episode sinks the agent into the block, m."""
 
+_DETOUR_INFLATION_M = AGENT_RADIUS_M - DETOUR_DEPTH_M
 _MIN_TRAVEL_M = 0.12
 
 
@@ -106,8 +107,7 @@ def sample_pairs(
     while len(left):
         start[left] = sample_points(generator, block[left])
         goal[left] = sample_points(generator, block[left])
-        gap = segment_clearance(block[left], start[left], goal[left])
-        is_detour = gap < AGENT_RADIUS_M - DETOUR_DEPTH_M
+        is_detour = is_blocked(block[left], start[left], goal[left], _DETOUR_INFLATION_M)
         far = np.hypot(*(goal[left] - start[left]).T) >= _MIN_TRAVEL_M
         left = left[~(far & (is_detour | ~wants_detour[left]))]
     return start, goal
@@ -124,7 +124,6 @@ def sample_episode(seed: int) -> Episode:
     generator = np.random.default_rng(seed)
     block = sample_blocks(generator, 1)
     start, goal = sample_pairs(generator, block, DETOUR_SHARE)
-    gap = float(segment_clearance(block, start, goal)[0])
     x, y, angle = block[0].tolist()
     agent_x, agent_y = start[0].tolist()
     goal_x, goal_y = goal[0].tolist()
@@ -133,5 +132,5 @@ def sample_episode(seed: int) -> Episode:
         block=(x, y, angle),
         agent=(agent_x, agent_y),
         subgoal=(goal_x, goal_y),
-        is_detour=gap < AGENT_RADIUS_M - DETOUR_DEPTH_M,
+        is_detour=bool(is_blocked(block, start, goal, _DETOUR_INFLATION_M)[0]),
     )

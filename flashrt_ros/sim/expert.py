@@ -43,7 +43,7 @@ BLOCK_CORNERS_M: Array = np.array(
 _BOXES: Array = np.array([(-0.060, 0.000, 0.060, 0.030), (-0.015, 0.000, 0.015, 0.120)])
 _SKIN_M = 0.0005  # corners lie this far outside the region that sight is tested against
 _WINDOW_M = 0.025  # half width of the average that rounds a path's corners
-_WEIGHTS: Array = np.array([1.0, 2.0, 2.0, 2.0, 1.0]) / 8.0
+_WEIGHTS: Array = np.array([1.0, 2.0, 1.0]) / 4.0
 _BASE_TIME_S = 0.6
 _MEAN_SPEED_M_S = 0.13
 
@@ -99,20 +99,20 @@ def clearance(block: Array, points: Array) -> Array:
     return np.asarray(np.where(distance > 0.0, distance, -np.maximum(inside, 0.0)))
 
 
-def segment_clearance(block: Array, start: Array, end: Array) -> Array:
-    """Smallest clearance of the straight line between two points, sampled every 1/64.
+def is_blocked(block: Array, start: Array, end: Array, inflation: float) -> npt.NDArray[np.bool_]:
+    """Tell which straight lines enter the T grown by ``inflation`` (m) on every side.
 
     Args:
-        block: ``float64[N, 3]``.
+        block: ``float64[N, 3]``: x and y in m, angle in rad.
         start: ``float64[N, 2]``, m.
         end: ``float64[N, 2]``, m.
+        inflation: m.
 
     Returns:
-        ``float64[N]``, m.
+        ``bool[N]``.
     """
-    share = np.linspace(0.0, 1.0, 65)[None, :, None]
-    line = start[:, None] * (1.0 - share) + end[:, None] * share
-    return np.asarray(clearance(block, line).min(-1))
+    ends = to_block_frame(block, np.stack([start, end], 1))
+    return _crosses(ends[:, 0], ends[:, 1], inflation)
 
 
 def _crosses(start: Array, end: Array, inflation: float) -> npt.NDArray[np.bool_]:
@@ -144,7 +144,7 @@ def _push_out(points: Array, inflation: float) -> Array:
     exits = nearest[np.arange(len(points)), distance.argmin(-1)]
     boxes = _BOXES + np.array([-1.0, -1.0, 1.0, 1.0]) * inflation
     local = points[:, None]
-    inside = ((local > boxes[:, :2]) & (local < boxes[:, 2:])).all(-1).any(-1)
+    inside = np.minimum(local - boxes[:, :2], boxes[:, 2:] - local).min(-1).max(-1) > 0.0
     return np.asarray(np.where(inside[:, None], exits, points))
 
 
@@ -215,7 +215,7 @@ class Paths:
         begin = np.cumsum(size, -1) - size
         unit = step / np.maximum(size, 1e-12)[..., None]
         share = np.clip(distance[..., None] - begin[:, None], 0.0, size[:, None])
-        return np.asarray(self.points[:, None, 0] + np.einsum("nkj,njd->nkd", share, unit))
+        return np.asarray(self.points[:, None, 0] + share @ unit)
 
 
 def shortest_paths(block: Array, start: Array, goal: Array, *, margin: float = MARGIN_M) -> Paths:
@@ -265,6 +265,45 @@ def minimum_jerk(share: Array) -> Array:
 def duration(length: Array) -> Array:
     """Time the expert takes for paths of these lengths (m), s."""
     return np.asarray(_BASE_TIME_S + length / _MEAN_SPEED_M_S)
+
+
+def _tick_response() -> tuple[Array, Array]:
+    """Effect of one tick (ten steps of 10 ms) of the table's controller, exactly.
+
+    Returns:
+        ``float64[2, 2]`` from (position, speed) to the same a tick later, and
+        ``float64[2]`` that a target adds.
+    """
+    columns = []
+    for position, speed, target in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
+        for _ in range(10):
+            speed += (100.0 * (target - position) - 20.0 * speed) * 0.01
+            position += speed * 0.01
+        columns.append((position, speed))
+    table = np.array(columns).T
+    return table[:, :2], table[:, 2]
+
+
+def follow(start: Array, commands: Array) -> Array:
+    """Return where an agent that starts at rest is before and after each target.
+
+    Args:
+        start: ``float64[N, 2]``, m.
+        commands: ``float64[N, K, 2]``, m, one target a tick.
+
+    Returns:
+        ``float64[N, K + 1, 2]``, m; the first is the start.
+    """
+    carry, drive = _tick_response()
+    position, speed = start, np.zeros_like(start)
+    seen = [position]
+    for target in np.moveaxis(commands, 1, 0):
+        position, speed = (
+            carry[0, 0] * position + carry[0, 1] * speed + drive[0] * target,
+            carry[1, 0] * position + carry[1, 1] * speed + drive[1] * target,
+        )
+        seen.append(position)
+    return np.stack(seen, 1)
 
 
 def targets(paths: Paths, time: Array) -> Array:

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flashrt_ros.sim.episodes import Episode, sample_episode
-from flashrt_ros.sim.expert import Array, block_corners
+from flashrt_ros.sim.expert import block_corners
 
 if TYPE_CHECKING:
+    import pygame
     from gym_pusht.envs.pusht import PushTEnv
 
 SIZE_PX = 512
@@ -108,7 +109,7 @@ class Table:
 
     def state(self) -> TableState:
         """Return poses and speeds now."""
-        agent, block = self._environment.agent, self._environment.block
+        agent = self._environment.agent
         return TableState(_metres(agent.position), _metres(agent.velocity), self.block())
 
     def agent(self) -> tuple[float, float]:
@@ -132,16 +133,27 @@ class Table:
     def render(self) -> Image:
         """Return the camera image, ``uint8[96, 96, 3]`` RGB.
 
-        Equal, pixel for pixel, to the environment's own observation, which spends
-        its time on a strided copy of the screen.
+        Equal, pixel for pixel, to the environment's own observation.
         """
-        import cv2
+        return shrink(self.screen())
 
-        screen = self._environment._draw()
-        raw = np.frombuffer(screen.get_buffer().raw, np.uint8)
-        pixels = raw.reshape(SIZE_PX, SIZE_PX, 4)
-        small = cv2.resize(pixels, (IMAGE_PX, IMAGE_PX))
-        return np.ascontiguousarray(small[..., 2::-1])
+    def screen(self) -> pygame.Surface:
+        """Draw the table at its full 512 by 512 px."""
+        screen: pygame.Surface = self._environment._draw()
+        return screen
+
+
+def shrink(screen: pygame.Surface) -> Image:
+    """Scale a drawn table down to what the camera sees, ``uint8[96, 96, 3]`` RGB.
+
+    Scales the screen's own four channels and drops one after, as the environment's
+    strided copy of the whole screen costs more than all the drawing.
+    """
+    import cv2
+
+    pixels = np.frombuffer(screen.get_buffer().raw, np.uint8).reshape(SIZE_PX, SIZE_PX, 4)
+    small = cv2.resize(pixels, (IMAGE_PX, IMAGE_PX))
+    return np.asarray(cv2.cvtColor(small, cv2.COLOR_BGRA2RGB), np.uint8)
 
 
 def block_shift(before: tuple[float, float, float], after: tuple[float, float, float]) -> float:

@@ -1,0 +1,1 @@
+"""The demo: every promise of the package, shown on a simulated robot and measured."""

@@ -101,7 +101,7 @@ class EngineServer:
         self._is_stopping = True
         self._address.close()
         for session in list(self._sessions.values()):
-            self._drop(session, "the engine stops")
+            self._drop(session, "closed")
         self._engine.sink = None
         self._outputs.close()
         os.close(self._timer_fd)
@@ -279,7 +279,8 @@ class EngineServer:
 
     def _drop(self, session: Session, reason: str) -> None:
         connection = session.connection
-        logger.info("%s leaves: %s", connection, reason)
+        level = logging.DEBUG if reason in ("closed", "died") else logging.WARNING
+        logger.log(level, "%s is dropped: %s", connection, reason)
         del self._sessions[connection.fd]
         self._writing.discard(connection.fd)
         self._poll.unregister(connection.fd)

@@ -27,6 +27,9 @@ from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.plan import Plan
 from flashrt_ros.runtime.spec import ArenaLayout
 
+NUM_NOISE_SLOTS = 4
+"""One plan is between latch and commit at a time; the rest keeps draws for a repeat."""
+
 
 def assemble(
     model: PolicyModel, config: EngineConfig, clock_ns: Callable[[], int]
@@ -64,9 +67,10 @@ def assemble(
         detect_torn=config.test_hooks,
     )
     slots = latches.slots()
-    noise = NoiseRing(model.noise_shape) if model.noise_shape else None
-    if noise is not None:
-        slots["noise.values"] = noise.values
+    noise = None
+    if model.noise_shape is not None:
+        noise = NoiseRing(model.noise_shape, num_slots=NUM_NOISE_SLOTS)
+        slots.update(noise.slots)
     num_lanes = config.num_environments + config.num_standby_lanes + config.num_branch_lanes
     arena = backend.create_arena(layout, num_lanes=num_lanes)
     arena.seal()
@@ -79,7 +83,7 @@ def assemble(
         backend=backend,
         layout=layout,
         fingerprint=Fingerprint.of(_fingerprint_fields(model, layout, graphs, config)),
-        plan=Plan(model.plan().nodes, graphs),
+        plan=Plan(graphs, model.plan().nodes),
         pool=pool,
         noise=noise,
         store=CapsuleStore(

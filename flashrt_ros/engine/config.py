@@ -22,7 +22,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         num_environments: Environments served at once.
         num_standby_lanes: Lanes per engine kept ready with ``home`` for a flip.
         num_branch_lanes: Lanes for branches made by fork.
-        replan_threshold: Queued actions at or below which the next chunk is made.
+        replan_threshold: A tick that finds at most this many actions queued also makes
+            the next chunk, beside them; 0 waits until the queue is empty.
         rollback_depth: Boundaries kept per environment, newest first.
         interrupt_depth: Interrupted boundaries an environment may stack up.
         capsule_quota_bytes: Memory that capsules may take, bytes.

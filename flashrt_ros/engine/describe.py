@@ -99,7 +99,7 @@ def status(core: Core, ticks: Ticks, env: Environment, rid: int) -> protocol.Sta
         dropped_observations=latches.num_dropped(env.env_index, ChannelRole.OBSERVATION),
         missed_outputs=0,
         lanes_used=core.pool.num_used,
-        lanes_total=core.pool.num_lanes,
+        lanes_total=len(core.pool.lanes),
         num_capsules=len(core.store),
         capsule_bytes=core.store.used_bytes,
         interrupt_depth=len(env.interruptions),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from dataclasses import replace
 
+import torch
+
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine.barriers import Barriers
 from flashrt_ros.engine.channels import Channel, SlotMeta, WriterRing
@@ -70,9 +72,9 @@ class Latches:
         """Count the commits of a role's channels that a barrier refused."""
         return sum(self._barriers.num_refused(env_index, name) for name in self._named(role))
 
-    def slots(self) -> dict[str, object]:
+    def slots(self) -> dict[str, torch.Tensor]:
         """Return the tensors that graphs read, ``"channel.field"`` → ``[num_slots, *shape]``."""
-        views: dict[str, object] = {}
+        views: dict[str, torch.Tensor] = {}
         for name, channel in self._channels.items():
             staging = self._staging.get(name)
             if staging is None:
@@ -172,10 +174,16 @@ class Latches:
 
     # latching ----------------------------------------------------------------------------
 
-    def missing(self, timeline: Timeline) -> str:
-        """Name the first channel with nothing to read, "" when there is none."""
-        for name in self.specs:
-            if name not in timeline.latched and not self._has_pending(timeline, name):
+    def missing(self, timeline: Timeline, env: Environment) -> str:
+        """Name the first channel with nothing to read, "" when there is none.
+
+        Args:
+            timeline: The environment or one of its branches.
+            env: The environment, whose observations a branch reads.
+        """
+        for name, spec in self.specs.items():
+            source = env if spec.role is ChannelRole.OBSERVATION else timeline
+            if name not in source.latched and not self._has_pending(source, name):
                 return name
         return ""
 

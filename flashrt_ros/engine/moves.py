@@ -41,8 +41,7 @@ class Moves:
             LanePoisonedError: The lane has no boundary to freeze.
         """
         core = self._core
-        if env.lane.is_poisoned:
-            env.lane.replay(core.model.plan().pop)  # raises, naming the lane
+        env.lane.check_not_poisoned()
         capsule_bytes = core.layout.capsule_bytes
 
         def fill(block: Block) -> None:

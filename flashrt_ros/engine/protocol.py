@@ -20,14 +20,10 @@ MAX_INLINE_BYTES = 4096
 """Outputs up to this size ride in their announcement; larger ones in output slots."""
 
 
-class _Record(msgspec.Struct, array_like=True, frozen=True):
-    """Part of a message."""
-
-
 # records -------------------------------------------------------------------------------------
 
 
-class FieldInfo(_Record):
+class FieldInfo(msgspec.Struct, array_like=True, frozen=True):
     """A payload field, as in ``runtime.spec.FieldSpec``; offset in bytes in the slot."""
 
     name: str
@@ -39,7 +35,7 @@ class FieldInfo(_Record):
     units: str
 
 
-class ChannelInfo(_Record):
+class ChannelInfo(msgspec.Struct, array_like=True, frozen=True):
     """A slot channel of the model."""
 
     name: str
@@ -51,7 +47,7 @@ class ChannelInfo(_Record):
     fields: tuple[FieldInfo, ...]
 
 
-class ModelInfo(_Record):
+class ModelInfo(msgspec.Struct, array_like=True, frozen=True):
     """What a node needs to know of the engine's model."""
 
     name: str
@@ -67,7 +63,7 @@ class ModelInfo(_Record):
     capsule_bytes: int
 
 
-class CapsuleInfo(_Record):
+class CapsuleInfo(msgspec.Struct, array_like=True, frozen=True):
     """A capsule, without its bytes. ``created_ns`` is wall time."""
 
     id: str
@@ -84,7 +80,7 @@ class CapsuleInfo(_Record):
     digest: str
 
 
-class Provenance(_Record):
+class Provenance(msgspec.Struct, array_like=True, frozen=True):
     """What an action or chunk was made from.
 
     ``sequence`` counts outputs of the engine and only grows. ``goal_sequence`` and
@@ -108,7 +104,7 @@ class Provenance(_Record):
     capsule_id: str = ""
 
 
-class ChunkRecord(_Record):
+class ChunkRecord(msgspec.Struct, array_like=True, frozen=True):
     """A chunk in the reply to a step: ``actions`` is ``float32[H, A]``, row-major, as bytes.
 
     ``num_executed`` actions of it are queued. ``score`` is the model's own, for branches.
@@ -119,7 +115,7 @@ class ChunkRecord(_Record):
     score: float
 
 
-class ActionRecord(_Record):
+class ActionRecord(msgspec.Struct, array_like=True, frozen=True):
     """One popped action: ``values`` is ``float32[A]``; ``index`` is its place in the chunk."""
 
     provenance: Provenance

@@ -50,7 +50,7 @@ class Ticks:
         self._core = core
         self._on_chunk = on_chunk
         self._flight: Flight | None = None
-        self._ready: deque[tuple[Timeline, StepJob | None]] = deque()
+        self._ready: deque[tuple[Timeline, StepJob | None, bool]] = deque()
         self._waiting: list[StepJob] = []
         self.stats = [Stats() for _ in core.environments]
 
@@ -83,14 +83,15 @@ class Ticks:
         is_flying = self._is_busy(env)
         if not is_flying and self.waiting_for(env):
             return
+        is_due = self._is_due(env)
         if env.position.queue_remaining > 0:
             self._pop(env, None)
-            if not is_flying and self._is_due(env):
-                self._ready.append((env, None))
+            if not is_flying and is_due:
+                self._ready.append((env, None, False))
         elif is_flying:
             stats.deadline_misses += 1
         else:
-            self._ready.append((env, None))
+            self._ready.append((env, None, True))
 
     def waiting_for(self, env: Environment) -> str:
         """Say what keeps an active environment from ticking, "" for nothing."""
@@ -98,7 +99,7 @@ class Ticks:
             return "resume"
         if env.lane.is_poisoned:
             return "restore"
-        return self._core.latches.missing(env)
+        return self._core.latches.missing(env, env)
 
     # steps -------------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class Ticks:
         for job in tuple(self._waiting):
             if self._can_start(job):
                 self._waiting.remove(job)
-                self._ready.append((job.timeline, job))
+                self._ready.append((job.timeline, job, True))
 
     def _can_start(self, job: StepJob) -> bool:
         env = self._core.environments[job.timeline.env_index]
@@ -163,7 +164,7 @@ class Ticks:
         if job.timeline is env:
             if self.waiting_for(env):
                 return False
-        elif latches.missing(job.timeline):
+        elif latches.missing(job.timeline, env):
             return False
         if not job.min_stamp_ns:
             return True
@@ -172,7 +173,7 @@ class Ticks:
     def _timeout(self, job: StepJob) -> StepTimeoutError:
         env = self._core.environments[job.timeline.env_index]
         waiting = self.waiting_for(env) if job.timeline is env else ""
-        waiting = waiting or self._core.latches.missing(job.timeline)
+        waiting = waiting or self._core.latches.missing(job.timeline, env)
         newest = self._core.latches.newest_stamp_ns(env, ChannelRole.OBSERVATION)
         return StepTimeoutError(
             f"a step of environment {env.env_index} did not start in time",
@@ -196,9 +197,9 @@ class Ticks:
         if flight is None:
             if not self._ready:
                 return False
-            timeline, step = self._ready.popleft()
+            timeline, step, pops = self._ready.popleft()
             try:
-                self._begin(timeline, step)
+                self._begin(timeline, step, pops)
             except FlashrtError as error:
                 self._fail(timeline, step, error)
             return self.has_work
@@ -257,8 +258,8 @@ class Ticks:
     def _is_due(self, timeline: Timeline) -> bool:
         return timeline.position.queue_remaining <= self._core.config.replan_threshold
 
-    def _begin(self, timeline: Timeline, step: StepJob | None) -> None:
-        if not self._is_due(timeline):
+    def _begin(self, timeline: Timeline, step: StepJob | None, pops: bool) -> None:
+        if pops and not self._is_due(timeline):
             self._after_plan(timeline, step)
             return
         core = self._core
@@ -289,7 +290,7 @@ class Ticks:
             started_ns=core.clock_ns(),
             busy_ns=0,
             step=step,
-            pops=timeline.position.queue_remaining == 0 or step is not None,
+            pops=pops,
         )
         # the latch node runs before anyone can write: what was bound is what is read
         self._submit_latch(self._flight)
@@ -336,7 +337,7 @@ class Ticks:
             self._pop(timeline, step)
             step.remaining -= 1
             if step.remaining > 0:
-                self._ready.append((timeline, step))
+                self._ready.append((timeline, step, True))
                 return
         env = self._core.environments[timeline.env_index]
         step.done(

@@ -45,7 +45,7 @@ class EngineMachine(RuleBasedStateMachine):
         except FlashrtError:
             assert self.rig.state() == before
 
-    @rule(nodes=st.integers(1, 5))
+    @rule(nodes=st.integers(1, 4))
     def leave_a_plan_in_flight(self, nodes: int) -> None:
         before = self.rig.state()
         due = self.rig.engine.environment(0).position.queue_remaining == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flashrt_ros.engine import protocol
 from flashrt_ros.errors import (
     AbandonedError,
     CapsuleNameError,
@@ -159,9 +160,7 @@ def test_rollback_goes_back_along_the_ring(rig: Any) -> None:
         rig.step(3)
     rig.observe(0.0, 0.0)
     rig.step(2)
-    from flashrt_ros.engine import protocol
-
-    moved = rig.engine.handle(protocol.Rollback(1, 0, 2, ""))
+    moved = rig.engine.handle(protocol.Rollback(1, 0, 3, ""))
     assert moved.tick == 5
     assert rig.state() == states[1]
     moved = rig.engine.handle(protocol.Rollback(1, 0, 1, ""))
@@ -173,8 +172,6 @@ def test_rollback_goes_back_along_the_ring(rig: Any) -> None:
 
 
 def test_rollback_reaches_a_named_ancestor_but_no_stranger(rig: Any) -> None:
-    from flashrt_ros.engine import protocol
-
     ancestor = rig.snapshot("ancestor")
     for _ in range(12):  # more chunks than the ring keeps
         rig.observe(0.1, 0.1)

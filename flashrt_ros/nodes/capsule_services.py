@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from rclpy.node import Node
@@ -27,7 +28,8 @@ from flashrt_ros.srv import (
     SnapshotCapsule,
 )
 
-_PAGE = 100
+_PAGE = 64
+_NUM_EPISODES = 256
 HOME = "home"
 
 
@@ -58,6 +60,7 @@ class CapsuleServices:
         self._fence = fence
         self._env_index = env_index
         self._now_ns = now_ns
+        self._barriers: OrderedDict[tuple[int, str], int] = OrderedDict()
         serve(node, Trigger, "~/reset", self._reset)
         serve(node, ResetEpisode, "~/reset_episode", self._reset_episode)
         serve(node, Resume, "~/resume", self._resume)
@@ -87,7 +90,9 @@ class CapsuleServices:
     def _begin_episode(
         self, env_index: int, capsule: str, keep_goal: bool, seed: int | None, episode_id: str
     ) -> tuple[protocol.Moved, int]:
-        barrier_ns = self._now_ns()
+        # A repeated reset answers as the first did, barrier included.
+        episode = (env_index, episode_id)
+        barrier_ns = self._barriers.get(episode) or self._now_ns()
         moved = self._moved(
             env_index,
             lambda client: client.restore(
@@ -100,6 +105,10 @@ class CapsuleServices:
                 stamp_ns=barrier_ns,
             ),
         )
+        if episode_id:
+            self._barriers[episode] = barrier_ns
+            while len(self._barriers) > _NUM_EPISODES:
+                self._barriers.popitem(last=False)
         return moved, barrier_ns
 
     def _reset_episode(

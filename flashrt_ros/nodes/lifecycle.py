@@ -20,7 +20,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 
 from flashrt_ros.errors import FlashrtError
-from flashrt_ros.nodes.parameters import ParameterSpec, Settings, declare, read
+from flashrt_ros.nodes.parameters import ParameterSpec, Settings, construct, declare, read
 
 _Job = Callable[[], None]
 
@@ -50,25 +50,23 @@ class ManagedNode(LifecycleNodeMixin, Node):
     def __init__(
         self, name: str, specs: Sequence[ParameterSpec], *, cli_args: Sequence[str] = ()
     ) -> None:
-        Node.__init__(
-            self,
-            name,
-            cli_args=list(cli_args),
-            allow_undeclared_parameters=True,
-            automatically_declare_parameters_from_overrides=True,
+        construct(
+            lambda: Node.__init__(
+                self,
+                name,
+                cli_args=list(cli_args),
+                allow_undeclared_parameters=True,
+                automatically_declare_parameters_from_overrides=True,
+            )
         )
         self.specs = tuple(specs)
         self.is_closing = threading.Event()
         self.failure = ""
         self._fault: FlashrtError | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        try:
-            declare(self, specs)
-            # Reentrant: change_state stays in progress while others are answered.
-            LifecycleNodeMixin.__init__(self, callback_group=ReentrantCallbackGroup())
-        except BaseException:
-            self.destroy_node()
-            raise
+        declare(self, specs)
+        # Reentrant: change_state stays in progress while others are answered.
+        LifecycleNodeMixin.__init__(self, callback_group=ReentrantCallbackGroup())
         self._service_change_state.callback = cast(Any, self._change_state)
         self._worker = threading.Thread(target=self._work, name=f"{name}-lifecycle", daemon=True)
         self._worker.start()

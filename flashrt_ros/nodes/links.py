@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import EngineGoneError, FlashrtError, NotActiveError
 
-_RETRY_S = 0.1
+_LOOK_S = 0.25
+"""How long one attempt sleeps before the wait may be ended or talked about."""
 
 
 class Link:
@@ -88,8 +89,11 @@ def connect(
     start = time.monotonic()
     told = start - 1.0
     while True:
+        left = start + wait_s - time.monotonic()
         try:
-            return EngineClient(name, client=client, timeout_s=request_s)
+            return EngineClient(
+                name, client=client, timeout_s=request_s, wait_s=max(0.0, min(left, _LOOK_S))
+            )
         except EngineGoneError as error:
             now = time.monotonic()
             if now - start >= wait_s:
@@ -97,8 +101,8 @@ def connect(
                     f"no engine '{name}' answered within {wait_s:g} s: {error}",
                     fix="start it, or set the parameter 'engine'",
                 ) from error
+            if is_closing.is_set():
+                raise
             if now - told >= 1.0:
                 told = now
-                progress(f"waiting for engine '{name}' for {now - start:.0f} s: {error}")
-            if is_closing.wait(_RETRY_S):
-                raise
+                progress(f"waiting for engine '{name}' for {now - start:.0f} s")

@@ -108,7 +108,7 @@ class ObservationInput:
             stamp_ns, parts = complete
             joints = parts.pop(JOINTS, None)
             try:
-                values = prepare(self._plan, parts, joints)
+                values: dict[str, Any] = {**prepare(self._plan, parts, joints)}
                 with self._link.use():
                     self._writer.write(stamp_ns=stamp_ns, **values)
                 self.num_committed += 1

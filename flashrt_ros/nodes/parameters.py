@@ -7,7 +7,7 @@ file before it starts a process. Only :func:`declare` imports rclpy.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rclpy.parameter import Parameter
 
 Value = bool | int | float | str | list[str] | list[float]
-"""What a parameter may hold; an empty list stands for either kind of list."""
+"""What a parameter may hold."""
 
 Kind = Literal["bool", "int", "float", "str", "str[]", "float[]"]
 
@@ -71,6 +71,9 @@ class ParameterSpec:
     def check(self, value: object) -> Value:
         """Return the value in the declared type.
 
+        Empty strings in a list are left out: ROS can't carry an empty list in a
+        parameter file, so that ``[""]`` stands for it.
+
         Args:
             value: As YAML or ROS gave it; tuples and ``array.array`` count as lists.
 
@@ -109,13 +112,13 @@ class ParameterSpec:
             case "str" if isinstance(value, str):
                 return value
             case "str[]" | "float[]" if value is None:
-                return []  # what rcl makes of an empty list in a parameter file
+                return []
             case "str[]" | "float[]" if isinstance(value, Iterable) and not isinstance(
                 value, str | bytes | Mapping
             ):
                 items = list(value)
                 if self.kind == "str[]" and all(isinstance(item, str) for item in items):
-                    return items
+                    return [item for item in items if item]
                 numbers = [float(i) for i in items if isinstance(i, int | float)]
                 if self.kind == "float[]" and len(numbers) == len(items):
                     return numbers
@@ -201,6 +204,24 @@ class Settings:
         value = self._values[name]
         assert isinstance(value, list)
         return tuple(str(item) for item in value)
+
+
+def construct(construct_node: Callable[[], None]) -> None:
+    """Run a node's constructor; what rclpy can't carry gets a message of ours.
+
+    Raises:
+        ParameterTypeError: A parameter file holds ``[]`` or null.
+    """
+    try:
+        construct_node()
+    except ValueError as error:
+        if "PARAMETER_NOT_SET" not in str(error):
+            raise
+        raise ParameterTypeError(
+            "a parameter given to the node has no value that ROS can carry",
+            found="[] or null",
+            fix='write [""] for an empty list',
+        ) from error
 
 
 def declare(node: Node, specs: Sequence[ParameterSpec]) -> None:

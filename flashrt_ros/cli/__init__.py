@@ -1,0 +1,1 @@
+"""The command ``flashrt-ros``; each subcommand is a module of this package."""

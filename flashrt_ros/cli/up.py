@@ -1,0 +1,134 @@
+"""``flashrt-ros up``: engine and nodes as processes, from the same YAML as the launch file."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from flashrt_ros.cli.processes import Processes, ProcessSpec
+from flashrt_ros.errors import ConfigError
+from flashrt_ros.nodes.configuration import Configuration, engine_name, load
+from flashrt_ros.nodes.parameters import Value
+
+NODE_MODULES = {
+    "policy_node": "flashrt_ros.nodes.policy_node",
+    "planner_node": "flashrt_ros.nodes.planner_node",
+    "sim": "flashrt_ros.sim.node",
+}
+"""Nodes, by section of the YAML; the simulated robot only where it was asked for."""
+
+REMAPPINGS = {"sim": ("commands:=policy_node/commands",)}
+"""The simulated robot follows the policy."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``up``."""
+    parser.add_argument(
+        "--config", type=Path, help="ROS parameter file; the packaged flashrt.yaml if left out"
+    )
+    parser.add_argument("--namespace", default="", help="namespace of nodes and engine")
+    parser.add_argument("--sim", action="store_true", help="start the simulated robot too")
+    parser.add_argument(
+        "--manual",
+        action="store_true",
+        help="leave configure and activate to a lifecycle manager",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start everything, wait for Ctrl-C or the first child that ends, stop everything.
+
+    Returns:
+        0 after Ctrl-C or SIGTERM, 1 if a child ended by itself or had to be killed.
+    """
+    configuration = load(arguments.config)
+    with tempfile.TemporaryDirectory(prefix="flashrt_ros_") as folder:
+        specs = process_specs(
+            configuration,
+            Path(folder),
+            namespace=arguments.namespace,
+            with_sim=arguments.sim,
+            autostart=not arguments.manual,
+        )
+        with Processes(lambda line: print(line, flush=True)) as processes:
+            processes.start(specs)
+            ended = processes.wait()
+            if ended is not None:
+                print(f"{ended}; stopping the rest", file=sys.stderr, flush=True)
+            killed = processes.stop()
+    return 1 if ended is not None or killed else 0
+
+
+def process_specs(
+    configuration: Configuration,
+    folder: Path,
+    *,
+    namespace: str,
+    with_sim: bool,
+    autostart: bool,
+) -> tuple[ProcessSpec, ...]:
+    """Return what to start, the engine first; parameter files go to ``folder``.
+
+    Args:
+        configuration: Checked.
+        folder: Must live until every process has read its file.
+        namespace: Of nodes and engine.
+        with_sim: Whether the simulated robot is one of them.
+        autostart: Whether the lifecycle nodes configure and activate themselves.
+
+    Raises:
+        ConfigError: A node looks for an engine of another name.
+    """
+    specs = [
+        ProcessSpec("engine", engine_command(configuration, folder, namespace), signal.SIGTERM)
+    ]
+    for name, module in NODE_MODULES.items():
+        if name == "sim" and not with_sim:
+            continue
+        file = folder / f"{name}.yaml"
+        values = {"/**": {"ros__parameters": node_parameters(configuration, name, autostart)}}
+        file.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+        rules = [f"__ns:=/{namespace.strip('/')}", *REMAPPINGS.get(name, ())]
+        words = [word for rule in rules for word in ("-r", rule)]
+        command = (sys.executable, "-m", module, "--ros-args", *words)
+        specs.append(ProcessSpec(name, (*command, "--params-file", str(file))))
+    return tuple(specs)
+
+
+def engine_command(configuration: Configuration, folder: Path, namespace: str) -> tuple[str, ...]:
+    """Return the engine's command line, its name resolved; its configuration goes to ``folder``.
+
+    Raises:
+        ConfigError: A node looks for an engine of another name.
+    """
+    engine = msgspec.structs.replace(
+        configuration.engine, name=engine_name(namespace, configuration.engine.name)
+    )
+    for name in ("policy_node", "planner_node"):
+        wanted = engine_name(namespace, str(configuration.nodes[name]["engine"]))
+        if wanted != engine.name:
+            raise ConfigError(
+                f"{name} looks for another engine than the one started",
+                expected=engine.name,
+                found=wanted,
+                fix="make 'engine' of the node and 'name' of the engine agree",
+            )
+    file = folder / "engine.json"
+    file.write_bytes(msgspec.json.encode(engine))
+    return (sys.executable, "-m", "flashrt_ros.engine", "--config", str(file))
+
+
+def node_parameters(configuration: Configuration, name: str, autostart: bool) -> dict[str, Value]:
+    """Return a node's parameters for a file or launch, where ``[""]`` is the empty list."""
+    values = {
+        key: [""] if value == [] else value for key, value in configuration.nodes[name].items()
+    }
+    if "autostart" in values:
+        values["autostart"] = autostart
+    return values

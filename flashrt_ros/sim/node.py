@@ -1,0 +1,264 @@
+"""The table as a robot: a camera, two joints, position commands in, and a reset of its own."""
+
+from __future__ import annotations
+
+import array
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import rclpy
+from rclpy.impl.rcutils_logger import RcutilsLogger
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
+from rclpy.utilities import try_shutdown
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import SetBool
+
+from flashrt_ros.errors import (
+    ConfigError,
+    FlashrtError,
+    NonFiniteError,
+    PayloadShapeError,
+    UnknownEnvironmentError,
+    UnsupportedError,
+)
+from flashrt_ros.nodes.conversions import ns_to_stamp
+from flashrt_ros.nodes.declarations import SIM
+from flashrt_ros.nodes.messages import header
+from flashrt_ros.nodes.parameters import construct, declare, read
+from flashrt_ros.nodes.process import BAD_CONFIGURATION, shut_down, stop_signals
+from flashrt_ros.nodes.services import serve
+from flashrt_ros.nodes.spinning import Spinner
+from flashrt_ros.sim.episodes import Episode
+from flashrt_ros.sim.table import Table
+from flashrt_ros.srv import ResetEpisode, ResetSimulator
+
+NAME = "sim"
+
+# Reliable and two deep: a best-effort reader is served as well, and a reliable one loses
+# no frame in lockstep, where the next one waits for the answer to this one.
+_SENSOR_QOS = QoSProfile(depth=2, reliability=ReliabilityPolicy.RELIABLE)
+_COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The answer to an episode reset."""
+
+    episode_id: str
+    seed: int
+    number: int
+    stamp_ns: int
+    duration_ns: int
+
+
+class SimNode(Node):
+    """Publishes ``image`` and ``joint_states`` with one stamp, takes ``commands``.
+
+    In real time a tick passes at ``rate_hz`` whether or not a command came; in
+    lockstep one tick passes for each command, so that nothing depends on the clock.
+    Positions are metres in the table's frame. ``~/ground_truth`` holds the block's
+    pose and the subgoal by name, for scoring only.
+
+    Args:
+        cli_args: ROS arguments for this node alone.
+    """
+
+    def __init__(self, *, cli_args: Sequence[str] = ()) -> None:
+        construct(
+            lambda: Node.__init__(
+                self,
+                NAME,
+                cli_args=list(cli_args),
+                allow_undeclared_parameters=True,
+                automatically_declare_parameters_from_overrides=True,
+            )
+        )
+        self._log = cast(RcutilsLogger, cast(Any, self).get_logger())
+        declare(self, SIM)
+        settings = read(self, SIM)
+        self._joint_names = list(settings.texts("joint_names"))
+        if len(self._joint_names) != 2:
+            raise ConfigError(
+                "parameter 'joint_names' does not fit the simulated robot",
+                expected="2 names",
+                found=", ".join(self._joint_names),
+            )
+        self._camera_frame = settings.text("camera_frame")
+        self._table_frame = settings.text("table_frame")
+        self._is_lockstep = settings.text("mode") == "lockstep"
+        self._republish_ns = settings.seconds_ns("republish_s")
+        self._table = Table()
+        self._is_paused = False
+        self._target: tuple[float, float] | None = None
+        self._stamp_ns = 0
+        self._sent_ns = 0
+        self._episode: Episode | None = None
+        self._observation: tuple[Image, JointState, JointState] | None = None
+        self._images = self.create_publisher(Image, "image", _SENSOR_QOS)
+        self._joints = self.create_publisher(JointState, "joint_states", _SENSOR_QOS)
+        self._truth = self.create_publisher(JointState, "~/ground_truth", _SENSOR_QOS)
+        self.create_subscription(Float64MultiArray, "commands", self._command, _COMMAND_QOS)
+        serve(self, ResetEpisode, "~/reset_episode", self._reset_episode)
+        serve(self, ResetSimulator, "~/reset", self._reset)
+        serve(self, SetBool, "~/pause", self._pause)
+        self._num_begun = 0
+        self._begun = self._begin(settings.integer("seed"), "")
+        self.create_timer(1.0 / settings.number("rate_hz"), self._tick)
+
+    def close(self) -> None:
+        """Free the simulator; idempotent."""
+        self._table.close()
+
+    # time ------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Let a tick pass in real time; otherwise repeat what nobody answered."""
+        if not self._is_lockstep and not self._is_paused:
+            self._advance()
+        elif time.monotonic_ns() - self._sent_ns >= self._republish_ns:
+            self._publish()
+
+    def _command(self, message: Float64MultiArray) -> None:
+        values = np.asarray(message.data, np.float64)
+        try:
+            if values.shape != (2,):
+                raise PayloadShapeError(
+                    "the command does not fit the robot", expected="2 positions", found=values.size
+                )
+            if not np.isfinite(values).all():
+                raise NonFiniteError("the command holds NaN or Inf", found=values.tolist())
+        except FlashrtError as error:
+            self._log.error(
+                f"commands refused: {error.name} ({error.code}): {error}",
+                throttle_duration_sec=1.0,
+            )
+            return
+        self._target = (float(values[0]), float(values[1]))
+        if self._is_lockstep and not self._is_paused:
+            self._advance()
+
+    def _advance(self) -> None:
+        self._table.step(self._target if self._target is not None else self._table.agent())
+        self._observe()
+        self._publish()
+
+    # observations ----------------------------------------------------------------------------
+
+    def _observe(self) -> None:
+        """Take a picture and the poses under one new stamp, later than any before."""
+        self._stamp_ns = max(int(self.get_clock().now().nanoseconds), self._stamp_ns + 1)
+        pixels = self._table.render()
+        agent, block = self._table.agent(), self._table.block()
+        subgoal = self._episode.subgoal if self._episode is not None else agent
+        camera, table = (
+            header(self._stamp_ns, frame) for frame in (self._camera_frame, self._table_frame)
+        )
+        image = Image(
+            header=camera,
+            height=pixels.shape[0],
+            width=pixels.shape[1],
+            encoding="rgb8",
+            step=pixels.shape[1] * 3,
+            data=array.array("B", pixels.tobytes()),
+        )
+        joints = JointState(header=table, name=self._joint_names, position=array.array("d", agent))
+        truth = JointState(
+            header=table,
+            name=[
+                "agent_x",
+                "agent_y",
+                "block_x",
+                "block_y",
+                "block_angle",
+                "subgoal_x",
+                "subgoal_y",
+            ],
+            position=array.array("d", (*agent, *block, *subgoal)),
+        )
+        self._observation = image, joints, truth
+
+    def _publish(self) -> None:
+        assert self._observation is not None
+        image, joints, truth = self._observation
+        self._truth.publish(truth)
+        self._joints.publish(joints)
+        self._images.publish(image)
+        self._sent_ns = time.monotonic_ns()
+
+    # services --------------------------------------------------------------------------------
+
+    def _begin(self, seed: int, episode_id: str) -> _Begun:
+        started_ns = time.monotonic_ns()
+        self._episode = self._table.reset(seed)
+        self._target = None
+        self._observe()
+        self._publish()
+        self._num_begun += 1
+        return _Begun(
+            episode_id, seed, self._num_begun, self._stamp_ns, time.monotonic_ns() - started_ns
+        )
+
+    def _reset_episode(
+        self, request: ResetEpisode.Request, response: ResetEpisode.Response
+    ) -> None:
+        _only_environment(request.env_index)
+        if request.capsule not in ("", "home"):
+            raise UnsupportedError(
+                "the simulator keeps no capsules", expected="home", found=repr(request.capsule)
+            )
+        if not request.episode_id or request.episode_id != self._begun.episode_id:
+            seed = request.seed if request.has_seed else self._begun.seed + 1
+            self._begun = self._begin(int(seed), request.episode_id)
+        response.generation = self._begun.number
+        response.duration_ns = self._begun.duration_ns
+        response.path = "copy"
+        response.barrier = ns_to_stamp(self._begun.stamp_ns)
+
+    def _reset(self, request: ResetSimulator.Request, response: ResetSimulator.Response) -> None:
+        _only_environment(request.env_index)
+        seed = request.seed if request.has_seed else self._begun.seed + 1
+        self._begun = self._begin(int(seed), "")
+        response.seed = self._begun.seed
+        response.stamp = ns_to_stamp(self._begun.stamp_ns)
+
+    def _pause(self, request: SetBool.Request, response: SetBool.Response) -> None:
+        self._is_paused = request.data
+        response.message = "paused" if request.data else "running"
+
+
+def _only_environment(env_index: int) -> None:
+    if env_index != 0:
+        raise UnknownEnvironmentError(
+            f"the simulator has no environment {env_index}", expected="0", found=env_index
+        )
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the simulator until it is told to stop; returns the exit code."""
+    with stop_signals() as stop:
+        rclpy.init(
+            args=list(sys.argv if args is None else args),
+            signal_handler_options=SignalHandlerOptions.NO,
+        )
+        try:
+            node = SimNode()
+        except FlashrtError as error:
+            print(f"{error.name} ({error.code}): {error}", file=sys.stderr, flush=True)
+            try_shutdown()
+            return BAD_CONFIGURATION
+        node.context.on_shutdown(stop.set)
+        spinner = Spinner(node, "sim")
+        stop.wait()
+        shut_down([spinner], node.close, [node])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import array
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+
+from hypothesis import given
+from hypothesis import strategies as st
+from sensor_msgs.msg import Image, JointState
+
+from flashrt_ros.engine.protocol import ChannelInfo, FieldInfo, ModelInfo
+from flashrt_ros.errors import (
+    ConfigError,
+    JointStateError,
+    NonFiniteError,
+    PayloadRangeError,
+    PayloadShapeError,
+    UnknownChannelError,
+)
+from flashrt_ros.nodes.observations import StampSync, map_observation, prepare
+
+IMAGE = FieldInfo("image", (4, 4, 3), "uint8", 0, None, None, "")
+AGENT = FieldInfo("agent", (2,), "float32", 256, 0.0, 0.512, "m")
+MS = 1_000_000
+
+
+def model(*fields: FieldInfo, role: str = "observation") -> ModelInfo:
+    channel = ChannelInfo("observation", role, "", 512, 4, 4096, fields)
+    return ModelInfo("m", 4, 2, 2, ("agent_x", "agent_y"), 100 * MS, (channel,), "f", 1, 0, 1024)
+
+
+def mapped(*fields: FieldInfo, **changes: object) -> object:
+    arguments: dict[str, object] = {
+        "cameras": ["image"],
+        "camera_fields": [],
+        "joint_field": "",
+        "joint_names": [],
+        **changes,
+    }
+    return map_observation(model(*fields), **arguments)  # type: ignore[arg-type]
+
+
+class TestStampSync:
+    def test_equal_stamps_make_a_set(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=0)
+        assert sync.add("image", 5, "i5") is None
+        assert sync.add("joints", 5, "j5") == (5, {"image": "i5", "joints": "j5"})
+
+    def test_one_source_makes_a_set_alone(self) -> None:
+        sync = StampSync(["image"], slop_ns=0)
+        assert sync.add("image", 5, "i5") == (5, {"image": "i5"})
+
+    def test_the_nearest_within_the_slop_is_taken(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=10)
+        sync.add("joints", 90, "j90")
+        sync.add("joints", 97, "j97")
+        assert sync.add("image", 100, "i100") == (100, {"image": "i100", "joints": "j97"})
+
+    def test_beyond_the_slop_nothing_matches(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=10)
+        sync.add("joints", 89, "j89")
+        assert sync.add("image", 100, "i100") is None
+
+    def test_a_source_that_matched_exactly_is_waited_for(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=10)
+        sync.add("joints", 0, "j0")
+        assert sync.add("image", 0, "i0") is not None
+        sync.add("joints", 95, "j95")
+        assert sync.add("image", 100, "i100") is None
+        assert sync.add("joints", 100, "j100") == (100, {"image": "i100", "joints": "j100"})
+
+    def test_it_is_not_waited_for_once_a_later_one_came(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=10)
+        sync.add("joints", 0, "j0")
+        sync.add("image", 0, "i0")
+        sync.add("joints", 95, "j95")
+        sync.add("image", 100, "i100")
+        assert sync.add("joints", 120, "j120") == (100, {"image": "i100", "joints": "j95"})
+
+    def test_late_and_repeated_messages_complete_nothing_twice(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=0)
+        sync.add("image", 5, "i5")
+        sync.add("joints", 5, "j5")
+        assert sync.add("image", 5, "i5") is None
+        assert sync.add("joints", 5, "j5") is None
+        assert sync.add("joints", 3, "j3") is None
+
+    @given(st.permutations([(s, t) for s in ("image", "joints", "depth") for t in range(4)]))
+    def test_sets_come_in_order_and_never_mix_stamps(self, arrivals: list[tuple[str, int]]) -> None:
+        sync = StampSync(["image", "joints", "depth"], slop_ns=0)
+        stamps = []
+        for source, stamp in arrivals:
+            complete = sync.add(source, stamp, (source, stamp))
+            if complete is not None:
+                assert complete[1] == {s: (s, complete[0]) for s in ("image", "joints", "depth")}
+                stamps.append(complete[0])
+        assert stamps == sorted(set(stamps))
+        assert stamps[-1] == 3
+
+
+class TestMap:
+    def test_one_camera_and_one_vector_need_no_names(self) -> None:
+        plan = map_observation(
+            model(IMAGE, AGENT), cameras=["front"], camera_fields=[], joint_field="", joint_names=[]
+        )
+        assert plan.cameras == {"front": IMAGE}
+        assert plan.joints == AGENT
+        assert plan.joint_names == ("agent_x", "agent_y")
+
+    def test_several_cameras_fill_the_fields_of_their_names(self) -> None:
+        wrist = FieldInfo("wrist", (4, 4, 3), "uint8", 512, None, None, "")
+        plan = map_observation(
+            model(IMAGE, wrist),
+            cameras=["cam/wrist", "cam/image"],
+            camera_fields=[],
+            joint_field="",
+            joint_names=[],
+        )
+        assert plan.cameras == {"cam/wrist": wrist, "cam/image": IMAGE}
+        assert plan.joints is None
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"cameras": []},
+            {"camera_fields": ["image", "image"]},
+            {"camera_fields": ["front"]},
+            {"joint_field": "gripper"},
+            {"joint_field": "image"},
+            {"joint_names": ["agent_x"]},
+        ],
+    )
+    def test_a_field_left_empty_or_unknown_is_refused(self, changes: dict[str, object]) -> None:
+        with pytest.raises(ConfigError):
+            mapped(IMAGE, AGENT, **changes)
+
+    def test_a_model_without_observations_is_refused(self) -> None:
+        with pytest.raises(UnknownChannelError):
+            map_observation(
+                model(AGENT, role="goal"),
+                cameras=[],
+                camera_fields=[],
+                joint_field="",
+                joint_names=[],
+            )
+
+
+class TestPrepare:
+    plan = map_observation(
+        model(IMAGE, AGENT), cameras=["image"], camera_fields=[], joint_field="", joint_names=[]
+    )
+    pixels = Image(
+        height=4, width=4, encoding="rgb8", step=14, data=array.array("B", bytes(range(56)))
+    )
+
+    def joints(self, x: float, y: float) -> JointState:
+        return JointState(name=["agent_y", "agent_x"], position=[y, x])
+
+    def test_values_come_by_field_in_the_declared_dtype(self) -> None:
+        values = prepare(self.plan, {"image": self.pixels}, self.joints(0.1, 0.2))
+        assert values["image"].shape == (4, 4, 3)
+        assert values["image"][1, 0, 0] == 14
+        assert np.shares_memory(values["image"], np.frombuffer(self.pixels.data, np.uint8))
+        assert values["agent"].tolist() == np.array([0.1, 0.2], np.float32).tolist()
+
+    def test_bad_parts_are_refused_by_their_code(self) -> None:
+        with pytest.raises(PayloadRangeError):
+            prepare(self.plan, {"image": self.pixels}, self.joints(0.1, 0.6))
+        with pytest.raises(NonFiniteError):
+            prepare(self.plan, {"image": self.pixels}, self.joints(math.nan, 0.2))
+        with pytest.raises(JointStateError):
+            prepare(self.plan, {"image": self.pixels}, JointState(name=["agent_x"], position=[0.1]))
+        small = Image(height=2, width=2, encoding="rgb8", step=6, data=array.array("B", bytes(12)))
+        with pytest.raises(PayloadShapeError):
+            prepare(self.plan, {"image": small}, self.joints(0.1, 0.2))

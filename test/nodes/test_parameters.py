@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flashrt_ros.errors import (
+    ConfigError,
+    ParameterRangeError,
+    ParameterTypeError,
+    UnknownParameterError,
+)
+from flashrt_ros.nodes.configuration import default_config_path, engine_name, load
+from flashrt_ros.nodes.declarations import POLICY, SECTIONS
+from flashrt_ros.nodes.parameters import ParameterSpec, check_values
+
+YAML = Path(__file__).resolve().parents[2] / "config" / "flashrt.yaml"
+
+
+def documented() -> dict[str, dict[str, object]]:
+    document = yaml.safe_load(YAML.read_text(encoding="utf-8"))
+    return {key.rsplit("/", 1)[-1]: body["ros__parameters"] for key, body in document.items()}
+
+
+def test_yaml_and_declarations_name_the_same_sections() -> None:
+    assert documented().keys() == SECTIONS.keys()
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_yaml_and_declarations_hold_the_same_names_and_values(section: str) -> None:
+    found = documented()[section]
+    assert found.keys() == {spec.name for spec in SECTIONS[section]}
+    for spec in SECTIONS[section]:
+        assert spec.check(found[spec.name]) == spec.default, spec.name
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_yaml_and_declarations_hold_the_same_types(section: str) -> None:
+    for spec in SECTIONS[section]:
+        assert type(documented()[section][spec.name]) is type(spec.default), spec.name
+        assert spec.check(spec.default) == spec.default
+
+
+@pytest.mark.parametrize("section", ["policy_node", "planner_node", "sim"])
+def test_every_parameter_says_what_it_does(section: str) -> None:
+    suffixes = {"_s": "s", "_hz": "Hz"}
+    for spec in SECTIONS[section]:
+        assert spec.description.endswith("."), spec.name
+        for suffix, unit in suffixes.items():
+            if spec.name.endswith(suffix):
+                assert spec.unit == unit, spec.name
+        if spec.kind in ("int", "float"):
+            assert spec.low is not None, spec.name
+            assert spec.high is not None, spec.name
+
+
+def test_unknown_parameter_names_close_matches() -> None:
+    with pytest.raises(UnknownParameterError, match="rate_hz") as caught:
+        check_values("policy_node", POLICY, {"rate_hy": 10.0})
+    assert caught.value.code == 501
+
+
+def test_unknown_parameter_without_a_close_match_names_all() -> None:
+    with pytest.raises(UnknownParameterError, match="autostart"):
+        check_values("policy_node", POLICY, {"zzzzzzzz": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rate_hz", "ten"),
+        ("rate_hz", True),
+        ("rate_hz", None),
+        ("env_index", 1.0),
+        ("env_index", True),
+        ("autostart", 1),
+        ("engine", 3),
+        ("cameras", "image"),
+        ("cameras", [1]),
+        ("cameras", {"a": 1}),
+    ],
+)
+def test_a_mistyped_parameter_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ParameterTypeError, match=name) as caught:
+        check_values("policy_node", POLICY, {name: value})
+    assert caught.value.code == 502
+
+
+def test_an_int_is_taken_where_a_float_is_meant() -> None:
+    values = check_values("policy_node", POLICY, {"rate_hz": 25})
+    assert values["rate_hz"] == 25.0
+    assert isinstance(values["rate_hz"], float)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rate_hz", 0.0),
+        ("rate_hz", float("nan")),
+        ("rate_hz", float("inf")),
+        ("env_index", -1),
+        ("safety_action", "park"),
+        ("tick_source", "Timer"),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ParameterRangeError, match=name) as caught:
+        check_values("policy_node", POLICY, {name: value})
+    assert caught.value.code == 503
+
+
+def test_a_list_without_a_value_is_empty() -> None:
+    assert check_values("policy_node", POLICY, {"transforms": None})["transforms"] == []
+
+
+def test_a_list_of_one_empty_string_is_the_empty_list_that_ros_can_carry() -> None:
+    assert check_values("policy_node", POLICY, {"cameras": [""]})["cameras"] == []
+
+
+def test_names_of_ros_are_let_through() -> None:
+    values = check_values("n", (), {"use_sim_time": True, "qos_overrides./image.depth": 3})
+    assert values == {}
+
+
+def test_float_lists_take_ints() -> None:
+    spec = ParameterSpec("gains", "float[]", [], "Gains.", low=0.0)
+    assert spec.check((1, 2.5)) == [1.0, 2.5]
+    with pytest.raises(ParameterRangeError):
+        spec.check([-1])
+
+
+def test_the_packaged_file_is_found_and_loads() -> None:
+    assert default_config_path().name == "flashrt.yaml"
+    configuration = load()
+    assert configuration.engine.name == "engine"
+    assert configuration.nodes["policy_node"]["rate_hz"] == 10.0
+
+
+def test_left_out_sections_and_names_take_their_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("/**/policy_node:\n  ros__parameters:\n    rate_hz: 20\n    cameras: [a, b]\n")
+    configuration = load(file)
+    assert configuration.nodes["policy_node"]["rate_hz"] == 20.0
+    assert configuration.nodes["policy_node"]["cameras"] == ["a", "b"]
+    assert configuration.nodes["sim"]["mode"] == "realtime"
+
+
+def test_use_sim_time_for_all_reaches_the_nodes_and_not_the_engine(tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("/**:\n  ros__parameters:\n    use_sim_time: true\n")
+    configuration = load(file)
+    assert configuration.nodes["planner_node"]["use_sim_time"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("/**/policy_node:\n  ros__parameters:\n    rate_hy: 1\n", UnknownParameterError),
+        ("/**/policy_nod:\n  ros__parameters:\n    rate_hz: 1\n", UnknownParameterError),
+        ("/**/policy_node:\n  ros__parameters:\n    rate_hz: fast\n", ParameterTypeError),
+        ("/**/policy_node:\n  ros__parameters:\n    rate_hz: -1\n", ParameterRangeError),
+        ("/**/engine:\n  ros__parameters:\n    seeds: 1\n", UnknownParameterError),
+        ("/**/engine:\n  ros__parameters:\n    seed: one\n", ParameterTypeError),
+        ("/**/engine:\n  ros__parameters:\n    num_environments: 0\n", ConfigError),
+        ("/**/engine:\n  ros__parameters:\n    device: tpu\n", ParameterRangeError),
+        ("policy_node:\n  rate_hz: 1\n", ConfigError),
+        ("- a\n", ConfigError),
+        ("a: [\n", ConfigError),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str, error: type[Exception]) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(error):
+        load(file)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing"):
+        load(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "resolved"),
+    [
+        ("/", "engine", "engine"),
+        ("", "engine", "engine"),
+        ("/robot1", "engine", "robot1/engine"),
+        ("robot1/", "arm/engine", "robot1/arm/engine"),
+        ("/robot1", "/engine", "engine"),
+        ("//robot1", "engine", "robot1/engine"),
+    ],
+)
+def test_engine_names_resolve_like_topics(namespace: str, name: str, resolved: str) -> None:
+    assert engine_name(namespace, name) == resolved

@@ -24,9 +24,15 @@ QUEUE = "queue"
 """STATE, ``float32[H, A]``: the last chunk; actions from head to length are still to come."""
 
 
-def counter(name: str, role: Role = Role.STATE, **marks: object) -> BufferSpec:
-    """Declare one ``int64[1]``."""
-    return BufferSpec(name, (1,), "int64", role, **marks)  # type: ignore[arg-type]
+def counter(
+    name: str,
+    role: Role = Role.STATE,
+    *,
+    inert: Inert | None = None,
+    feeds_noise: bool = False,
+) -> BufferSpec:
+    """Declare one ``int64[1]``; the marks are those of ``BufferSpec``."""
+    return BufferSpec(name, (1,), "int64", role, inert=inert, feeds_noise=feeds_noise)
 
 
 def policy_counters() -> tuple[BufferSpec, ...]:

@@ -165,6 +165,6 @@ def test_random_histories_keep_every_promise(make_rig: Any) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     machine = type("Machine", (EngineMachine,), {"make": staticmethod(make_rig)})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
     )

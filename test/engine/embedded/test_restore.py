@@ -131,7 +131,7 @@ def test_nothing_from_before_a_reset_acts_after_it(rig: Any) -> None:
 
 
 def test_reset_with_a_seed_draws_other_noise(rig: Any) -> None:
-    chunks = {}
+    chunks: dict[int, list[bytes]] = {}
     for seed in (7, 8, 7):
         rig.reset(seed=seed)
         rig.goal(0.5, 0.5)
@@ -190,12 +190,12 @@ def test_refused_verbs_change_nothing(make_rig: MakeRig) -> None:
     rig.step(3)
     rig.snapshot("taken")
     before = rig.state(), rig.status().generation, rig.status().num_capsules
-    refused = {
+    refused: dict[type[Exception], Callable[[], object]] = {
         CapsuleNotFoundError: lambda: rig.restore("nowhere"),
         CapsuleNameTakenError: lambda: rig.snapshot("taken"),
         CapsuleNameError: lambda: rig.snapshot("../escape"),
         CapsuleQuotaError: lambda: rig.snapshot("one-too-many"),
-        CapsulePinnedError: lambda: rig.engine._verbs.drop("home"),
+        CapsulePinnedError: lambda: rig.engine.handle(protocol.Drop(1, "home")),
     }
     for error, call in refused.items():
         with pytest.raises(error):

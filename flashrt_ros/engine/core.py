@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.latches import Latches
 from flashrt_ros.engine.protocol import Event, EventKind, OutputKind, Provenance
+from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.timeline import ENVIRONMENT, Branch, Environment, Timeline
 from flashrt_ros.models.base import NOISE_COUNTER, NOISE_SEED, PolicyModel
 from flashrt_ros.runtime.backend import Backend
@@ -19,16 +19,6 @@ from flashrt_ros.runtime.lanes import Lane, LanePool
 from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.plan import Plan
 from flashrt_ros.runtime.spec import ArenaLayout
-
-
-class Sink(Protocol):
-    """Where an engine's outputs and events go; called between plan nodes, must not block."""
-
-    def output(self, kind: OutputKind, provenance: Provenance, index: int, payload: bytes) -> None:
-        """Take an action or chunk; ``payload`` is the buffer's bytes."""
-
-    def event(self, event: Event) -> None:
-        """Take an event."""
 
 
 class NullSink:

@@ -17,11 +17,12 @@ from flashrt_ros.engine.assembly import assemble
 from flashrt_ros.engine.branches import Branches
 from flashrt_ros.engine.channels import WriterRing
 from flashrt_ros.engine.config import EngineConfig
-from flashrt_ros.engine.core import NullSink, Sink
+from flashrt_ros.engine.core import NullSink
 from flashrt_ros.engine.describe import capsule_info, model_info, status
 from flashrt_ros.engine.inspection import inspect
 from flashrt_ros.engine.jobs import StepDone, StepJob
 from flashrt_ros.engine.moves import Moves
+from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.ticks import FIRST_TICK_DELAY_NS, Ticks
 from flashrt_ros.engine.timeline import Environment, Timeline
 from flashrt_ros.engine.verbs import Verbs

@@ -41,7 +41,7 @@ def setup_constant(name: str) -> Any:
 @pytest.fixture
 def prefix() -> Path:
     """Where pip or colcon has laid out ``share/`` and ``lib/``."""
-    package = Path(flashrt_ros.__file__).resolve()
+    package = Path(flashrt_ros.__file__).absolute()  # links of --symlink-install lead elsewhere
     for prefix in [*package.parents, Path(sysconfig.get_path("data"))]:
         if (prefix / "share" / "flashrt_ros" / "package.xml").is_file():
             return prefix

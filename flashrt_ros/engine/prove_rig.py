@@ -146,7 +146,7 @@ class Rig:
         """
         views = self._bytes[lane]
         return {
-            place.spec.name: xxhash.xxh3_128_digest(views[place.spec.name].numpy())
+            place.spec.name: xxhash.xxh3_128_digest(views[place.spec.name].numpy().data)
             for place in self.layout.placements
             if place.spec.role in roles
             and (place.spec.role is not Role.OUTPUT or place.spec.name in written)

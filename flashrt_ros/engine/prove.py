@@ -219,12 +219,11 @@ class _Prover:
             self._check_inputs(rig, walk, wrong)
 
     def _check_inputs(self, rig: Rig, walk: Walk, wrong: set[str]) -> None:
-        cue = walk.last
-        if cue is None:
-            return
         for field, name in self._model.inputs().items():
-            value = rig.lanes[0].views[name]
-            if name not in wrong and not torch.equal(value, cue.payloads[field].view(value.shape)):
+            latched = walk.consumed.get(field)
+            if latched is None or name in wrong:
+                continue
+            if not torch.equal(rig.lanes[0].views[name], latched):
                 wrong.add(name)
                 self._find(
                     CheckName.COUNTERS,

@@ -172,16 +172,17 @@ class Walk:
         self._run: PlanRun | None = None
         self._written: frozenset[str] = frozenset()
         self._elapsed = 0
-        self._last: Cue | None = None
+        self._latched: Mapping[str, torch.Tensor] = {}
+        self._consumed: Mapping[str, torch.Tensor] = {}
         views = self._lane.views
         counters = (TICK, QUEUE_HEAD, QUEUE_LENGTH, NOISE_SEED, NOISE_COUNTER, GOAL_SEQUENCE)
         self.expected = {name: int(views[name][0]) for name in counters}
         """What the host's own copy of the counters says; an engine relies on it."""
 
     @property
-    def last(self) -> Cue | None:
-        """What the last plan that committed was given."""
-        return self._last
+    def consumed(self) -> Mapping[str, torch.Tensor]:
+        """What the last plan that committed was given, by slot field; empty before it."""
+        return self._consumed
 
     def frames(self, count: int) -> list[Frame]:
         """Run ticks; return the boundary after each."""
@@ -232,16 +233,16 @@ class Walk:
             channel = field.partition(".")[0]
             self._rig.slots[field][cue.rows[channel]].copy_(value)
             views[slot_binding(channel)].fill_(cue.rows[channel])
-        self._bind_noise(cue)
+        self._latched = {**cue.payloads, **self._bind_noise(cue)}
         self._elapsed = 0
         views[ELAPSED].fill_(0)
         views[GOAL_SEQUENCE_IN].fill_(cue.goal_sequence)
         self._run = PlanRun(self._rig.plan, self._lane)
 
-    def _bind_noise(self, cue: Cue) -> None:
+    def _bind_noise(self, cue: Cue) -> Mapping[str, torch.Tensor]:
         shape, noise = self._rig.model.noise_shape, cue.noise
         if shape is None or noise is None:
-            return
+            return {}
         views = self._lane.views
         if not self._is_noise_fixed:
             seed, counter = int(views[NOISE_SEED][0]), int(views[NOISE_COUNTER][0])
@@ -249,6 +250,7 @@ class Walk:
         self.noises.append(noise.numpy().tobytes())
         self._rig.slots[NOISE_FIELD][cue.noise_row].copy_(noise)
         views[NOISE_SLOT].fill_(cue.noise_row)
+        return {NOISE_FIELD: noise}
 
     def _submit(self) -> None:
         run = self._run
@@ -266,7 +268,7 @@ class Walk:
     def _finish(self, cue: Cue) -> None:
         length = self._rig.model.execute_horizon
         self._run = None
-        self._last = cue
+        self._consumed = self._latched
         self.ordinal += 1
         self.commits += 1
         self.expected[QUEUE_HEAD] = min(self._elapsed, length)

@@ -19,17 +19,17 @@ import torch
 from torch import Tensor
 
 from flashrt_ros.errors import WeightsError
+from flashrt_ros.models.action_queue import (
+    QUEUE,
+    commit_queue,
+    counter,
+    flush,
+    policy_counters,
+    pop,
+)
 from flashrt_ros.models.base import (
     ACTION,
     CHUNK,
-    ELAPSED,
-    GOAL_SEQUENCE,
-    GOAL_SEQUENCE_IN,
-    NOISE_COUNTER,
-    NOISE_SEED,
-    QUEUE_HEAD,
-    QUEUE_LENGTH,
-    TICK,
     Buffers,
     PolicyModel,
     PolicyPlan,
@@ -61,7 +61,6 @@ from flashrt_ros.runtime.spec import (
     ChannelRole,
     ChannelSpec,
     FieldSpec,
-    Inert,
     Role,
     ShapeKey,
 )
@@ -82,24 +81,16 @@ _FLUSH: ShapeKey = ("flush",)
 _LENGTH_WEIGHT = 0.1  # how much a metre of way weighs against a metre of distance left
 
 _BUFFERS = (
-    BufferSpec(TICK, (1,), "int64", Role.STATE, inert=Inert.COUNTER),
-    BufferSpec(QUEUE_HEAD, (1,), "int64", Role.STATE),
-    BufferSpec(QUEUE_LENGTH, (1,), "int64", Role.STATE),
-    BufferSpec(NOISE_SEED, (1,), "int64", Role.STATE, feeds_noise=True),
-    BufferSpec(NOISE_COUNTER, (1,), "int64", Role.STATE, feeds_noise=True),
-    BufferSpec(GOAL_SEQUENCE, (1,), "int64", Role.STATE, inert=Inert.PROVENANCE),
-    BufferSpec("queue", (HORIZON, ACTION_DIM), "float32", Role.STATE),
+    *policy_counters(),
+    BufferSpec(QUEUE, (HORIZON, ACTION_DIM), "float32", Role.STATE),
     BufferSpec("tail", (TAIL_LENGTH, TAIL_DIM), "float32", Role.STATE),
     BufferSpec("history", (NUM_LATCHES, LATCH_DIM), "float32", Role.STATE),
     BufferSpec("goal", (ACTION_DIM,), "float32", Role.INPUT),
     BufferSpec("agent_pos", (ACTION_DIM,), "float32", Role.INPUT),
     BufferSpec("noise", (HORIZON, ACTION_DIM), "float32", Role.INPUT),
     BufferSpec("image", (IMAGE_PX, IMAGE_PX, 3), "uint8", Role.INPUT),
-    BufferSpec(slot_binding("goal"), (1,), "int64", Role.BINDING),
-    BufferSpec(slot_binding("observation"), (1,), "int64", Role.BINDING),
-    BufferSpec(slot_binding("noise"), (1,), "int64", Role.BINDING),
-    BufferSpec(ELAPSED, (1,), "int64", Role.BINDING),
-    BufferSpec(GOAL_SEQUENCE_IN, (1,), "int64", Role.BINDING),
+    counter(slot_binding("goal"), Role.BINDING),
+    counter(slot_binding("observation"), Role.BINDING),
     BufferSpec(ACTION, (ACTION_DIM,), "float32", Role.OUTPUT),
     BufferSpec(CHUNK, (HORIZON, ACTION_DIM), "float32", Role.OUTPUT),
     BufferSpec("latched_goal", (1, ACTION_DIM), "float32", Role.SCRATCH),
@@ -217,8 +208,8 @@ class FlowPolicy(PolicyModel):
             _ENCODE: self._encode,
             **{("denoise", i): self._denoise(i) for i in range(NUM_STEPS)},
             _COMMIT: _commit,
-            _POP: _pop,
-            _FLUSH: _flush,
+            _POP: pop,
+            _FLUSH: flush,
         }
 
     def plan(self) -> PolicyPlan:
@@ -302,28 +293,10 @@ def _commit(buffers: Buffers, slots: Slots) -> None:
     history = next_history(buffers["history"][None], buffers["features"], agent)
     buffers["history"].copy_(history[0])
     buffers["tail"].copy_(next_tail(chunk)[0])
-    buffers["queue"].copy_(chunk[0])
     buffers[CHUNK].copy_(chunk[0])
-    # Actions whose time went by while the plan ran are skipped.
-    torch.clamp(buffers[ELAPSED], 0, EXECUTE_HORIZON, out=buffers[QUEUE_HEAD])
-    buffers[QUEUE_LENGTH].fill_(EXECUTE_HORIZON)
-    buffers[NOISE_COUNTER].add_(1)
-    buffers[GOAL_SEQUENCE].copy_(buffers[GOAL_SEQUENCE_IN])
+    commit_queue(buffers, chunk[0], EXECUTE_HORIZON)
     for name in _INPUTS.values():
         buffers[name].copy_(buffers[f"latched_{name}"][0])
-
-
-def _pop(buffers: Buffers, slots: Slots) -> None:
-    # Held inside the queue, so that a damaged head can't read past it.
-    head = buffers[QUEUE_HEAD].clamp(0, HORIZON - 1)
-    buffers[ACTION].copy_(buffers["queue"].index_select(0, head)[0])
-    buffers[QUEUE_HEAD].add_(1)
-    buffers[TICK].add_(1)
-
-
-def _flush(buffers: Buffers, slots: Slots) -> None:
-    buffers[QUEUE_HEAD].zero_()
-    buffers[QUEUE_LENGTH].zero_()
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

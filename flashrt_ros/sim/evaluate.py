@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -151,20 +151,47 @@ def evaluate(model: PolicyModel, seeds: Sequence[int], *, is_black: bool = False
         return [run_episode(model, table, table.reset(seed), is_black=is_black) for seed in seeds]
 
 
-def summarise(outcomes: Sequence[Outcome]) -> dict[str, float | int | list[int]]:
-    """Return the rates of a run, and the seeds that failed."""
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Rates over the episodes of a run.
+
+    Attributes:
+        episodes: How many were driven.
+        detours: How many of them need a way round the block.
+        reach_rate: Share that succeeded.
+        reach_rate_detours: The same among the detours.
+        in_reach: Share that ended within reach of the subgoal, whatever the block did.
+        block_untouched: Share that left the block alone, wherever they ended.
+        median_distance_mm: From the subgoal at the end.
+        median_ticks: Control ticks an episode took.
+        failed_seeds: Of the episodes that did not succeed.
+    """
+
+    episodes: int
+    detours: int
+    reach_rate: float
+    reach_rate_detours: float
+    in_reach: float
+    block_untouched: float
+    median_distance_mm: float
+    median_ticks: int
+    failed_seeds: tuple[int, ...]
+
+
+def summarise(outcomes: Sequence[Outcome]) -> Summary:
+    """Return the rates of a run of one episode or more."""
     detours = [outcome for outcome in outcomes if outcome.is_detour]
-    return {
-        "episodes": len(outcomes),
-        "detours": len(detours),
-        "reach_rate": _share([o.is_success for o in outcomes]),
-        "reach_rate_detours": _share([o.is_success for o in detours]),
-        "in_reach": _share([o.distance <= REACH_M for o in outcomes]),
-        "block_untouched": _share([o.shift <= PUSH_M for o in outcomes]),
-        "median_distance_mm": round(float(np.median([o.distance for o in outcomes])) * 1e3, 2),
-        "median_ticks": int(np.median([o.num_ticks for o in outcomes])),
-        "failed_seeds": [o.seed for o in outcomes if not o.is_success],
-    }
+    return Summary(
+        episodes=len(outcomes),
+        detours=len(detours),
+        reach_rate=_share([o.is_success for o in outcomes]),
+        reach_rate_detours=_share([o.is_success for o in detours]),
+        in_reach=_share([o.distance <= REACH_M for o in outcomes]),
+        block_untouched=_share([o.shift <= PUSH_M for o in outcomes]),
+        median_distance_mm=round(float(np.median([o.distance for o in outcomes])) * 1e3, 2),
+        median_ticks=int(np.median([o.num_ticks for o in outcomes])),
+        failed_seeds=tuple(o.seed for o in outcomes if not o.is_success),
+    )
 
 
 def _share(flags: Sequence[bool]) -> float:
@@ -187,7 +214,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else FlowPolicy.untrained(options.untrained)
     )
     seeds = range(options.first_seed, options.first_seed + options.episodes)
-    print(json.dumps(summarise(evaluate(model, seeds, is_black=options.black)), indent=2))
+    summary = summarise(evaluate(model, seeds, is_black=options.black))
+    print(json.dumps(asdict(summary), indent=2))
     return 0
 
 

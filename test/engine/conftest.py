@@ -295,7 +295,12 @@ def serve(runtime_folder: Path) -> Iterator[Callable[..., Served]]:
     def serving(engine: StandInEngine) -> Iterator[Served]:
         name = f"standin/{os.getpid()}/{time.monotonic_ns()}"
         with engine.channel, EngineServer(engine, EngineSocket(name), poll_reserve_us=0) as server:
-            thread = threading.Thread(target=server.run, name="server")
+
+            def run() -> None:
+                with server:
+                    server.run()
+
+            thread = threading.Thread(target=run, name="server")
             thread.start()
             try:
                 yield Served(name, engine, server)

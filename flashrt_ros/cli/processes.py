@@ -132,6 +132,18 @@ class Processes:
             self._watch(f"{spec.name}-output", self._copy, child.stdout, prefix)
             self._watch(f"{spec.name}-end", self._wait, spec, child)
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name, of the children started and not yet stopped."""
+        return {spec.name: child.pid for spec, child in self._children}
+
+    def ended(self) -> Ended | None:
+        """Return a child that has ended unasked, None while all are there; does not block."""
+        try:
+            return self._ended.get_nowait()
+        except queue.Empty:
+            return None
+
     def wait(self) -> Ended | None:
         """Block until a child ends unasked, or SIGINT or SIGTERM asks for a stop.
 

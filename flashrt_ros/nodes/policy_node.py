@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from flashrt_ros.engine import protocol
@@ -26,6 +27,7 @@ from flashrt_ros.nodes.parameters import Settings
 from flashrt_ros.nodes.process import run_node
 from flashrt_ros.nodes.reports import COMMAND_QOS, EVENT_QOS
 from flashrt_ros.nodes.safety import SafetyAction
+from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.session import SessionNode
 from flashrt_ros.nodes.step_service import StepService
 
@@ -73,6 +75,7 @@ class PolicyNode(SessionNode):
             env_index=lambda: self.settings.integer("env_index"),
             now_ns=now_ns,
         )
+        serve(self, Trigger, "~/ping", self._ping)
         self._interrupts = InterruptService(self, self.verbs, self._fence, now_ns=now_ns)
         self._steps = StepService(
             self,
@@ -140,15 +143,19 @@ class PolicyNode(SessionNode):
         )
 
     def activate(self) -> None:
-        """Start ticking; the fence opens first, so that the first action passes."""
+        """Start ticking; the fence opens first, so that the first action passes.
+
+        What asks for ticks, and how often, is read here: both may change while inactive.
+        """
         env_index = self.settings.integer("env_index")
+        settings = self.read_settings()
         self._fence.open()
         try:
             with self.verbs.use() as client:
                 moved = client.activate(
                     env_index=env_index,
-                    tick_source=self.settings.text("tick_source"),
-                    rate_hz=self.settings.number("rate_hz"),
+                    tick_source=settings.text("tick_source"),
+                    rate_hz=settings.number("rate_hz"),
                 )
         except FlashrtError:
             self._fence.shut()
@@ -226,6 +233,9 @@ class PolicyNode(SessionNode):
         self.say(
             kind, detail, epoch=self._fence.epoch, generation=self._fence.generation(env_index)
         )
+
+    def _ping(self, request: Trigger.Request, response: Trigger.Response) -> None:
+        """Do nothing: what is left is the price of a service call."""
 
     def _connect_step(self) -> EngineClient:
         if self.model is None:

@@ -3,6 +3,7 @@
 Where to go it is told by services of its own, so that the demo decides when:
 ``~/send`` publishes a goal on the topic ``subgoal`` until the planner node accepts it,
 ``~/interrupt`` barges in on the policy with a new goal, ``~/resume`` lets it go back.
+Every goal stands on ``~/sent`` too, for who wants to compare.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class PlannerProcess(Node):
         self._sequence = 0
         self._waiting: dict[int, Future] = {}
         self._goals = self.create_publisher(Subgoal, "subgoal", _GOAL_QOS)
+        self._sent = self.create_publisher(Subgoal, "~/sent", _GOAL_QOS)
         self.create_subscription(Subgoal, "planner_node/accepted", self._accepted, _GOAL_QOS)
         self._interrupts = self.create_client(Interrupt, "policy_node/interrupt")
         self._resumes = self.create_client(Resume, "policy_node/resume")
@@ -55,7 +57,7 @@ class PlannerProcess(Node):
         stamp = request.goal.header.stamp
         if stamp.sec or stamp.nanosec:
             goal = self._number(request.goal)
-            self._goals.publish(goal)
+            self._publish(goal)
             response.goal_sequence = goal.sequence
             response.success = True
             return response
@@ -72,6 +74,7 @@ class PlannerProcess(Node):
         self, request: Interrupt.Request, response: Interrupt.Response
     ) -> Interrupt.Response:
         request.goal = self._stamp(self._number(request.goal))
+        self._sent.publish(request.goal)
         answer: Interrupt.Response = await self._interrupts.call_async(request)
         return answer
 
@@ -94,12 +97,16 @@ class PlannerProcess(Node):
         future: Future = Future(executor=self.executor)
         self._waiting[goal.sequence] = future
         timer = self.create_timer(_REPEAT_S, lambda: _finish(future, False))
-        self._goals.publish(goal)
+        self._publish(goal)
         try:
             return bool(await future)
         finally:
             del self._waiting[goal.sequence]
             self.destroy_timer(timer)
+
+    def _publish(self, goal: Any) -> None:
+        self._sent.publish(goal)
+        self._goals.publish(goal)
 
     def _accepted(self, goal: Any) -> None:
         future = self._waiting.get(goal.sequence) if goal.planner == NAME else None

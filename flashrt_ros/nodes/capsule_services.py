@@ -10,6 +10,7 @@ from std_srvs.srv import Trigger
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.errors import PayloadRangeError
 from flashrt_ros.nodes import messages
 from flashrt_ros.nodes.conversions import ns_to_stamp
 from flashrt_ros.nodes.fence import Fence
@@ -30,6 +31,7 @@ from flashrt_ros.srv import (
 
 _PAGE = 64
 _NUM_EPISODES = 256
+_MAX_SEED = 2**63 - 1
 HOME = "home"
 
 
@@ -118,7 +120,7 @@ class CapsuleServices:
             request.env_index,
             request.capsule or HOME,
             request.keep_goal,
-            request.seed if request.has_seed else None,
+            _seed(request.seed) if request.has_seed else None,
             request.episode_id,
         )
         self._fill(response, moved)
@@ -132,7 +134,7 @@ class CapsuleServices:
                 request.capsule,
                 env_index=request.env_index,
                 keep_goal=request.keep_goal,
-                seed=request.seed if request.has_seed else None,
+                seed=_seed(request.seed) if request.has_seed else None,
             ),
         )
         self._fill(response, moved)
@@ -193,7 +195,7 @@ class CapsuleServices:
                 request.count,
                 env_index=request.env_index,
                 capsule=request.capsule,
-                seeds=tuple(int(seed) for seed in request.seeds),
+                seeds=tuple(_seed(seed) for seed in request.seeds),
             )
         response.capsule_id = reply.capsule_id
         response.branches = list(reply.branches)
@@ -236,3 +238,16 @@ class CapsuleServices:
         response.tick = moved.tick
         response.path = moved.path
         response.duration_ns = moved.duration_ns
+
+
+def _seed(value: int) -> int:
+    """Return a seed that fits the environment's int64 STATE.
+
+    Raises:
+        PayloadRangeError: It does not.
+    """
+    if value > _MAX_SEED:
+        raise PayloadRangeError(
+            "the seed is too large", expected=f"at most {_MAX_SEED}", found=value
+        )
+    return int(value)

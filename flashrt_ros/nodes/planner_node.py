@@ -29,6 +29,10 @@ from flashrt_ros.nodes.session import SessionNode
 
 NAME = "planner_node"
 
+_FORWARDED = frozenset(
+    {protocol.EventKind.GOAL, protocol.EventKind.STALE, protocol.EventKind.FAULT}
+)
+
 
 class PlannerNode(SessionNode):
     """Arbitrates between planners and commits the newest acceptable goal.
@@ -85,7 +89,7 @@ class PlannerNode(SessionNode):
             self.connect("outputs"),
             env_index=env_index,
             fence=self._fence,
-            on_event=self.reports.event,
+            on_event=self._forward,
             on_gone=self.fault,
             on_error=self.log_error,
         )
@@ -121,6 +125,11 @@ class PlannerNode(SessionNode):
     def facts(self) -> dict[str, object]:
         """Return what diagnostics add for this node."""
         return {"goals accepted": self._num_accepted}
+
+    def _forward(self, event: protocol.Event) -> None:
+        """Pass on what became of goals; the policy node tells the rest."""
+        if event.kind in _FORWARDED:
+            self.reports.event(event)
 
     # goals -----------------------------------------------------------------------------------
 

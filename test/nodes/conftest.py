@@ -1,0 +1,246 @@
+"""Real processes, real DDS: engines, nodes, and a peer that waits for what it expects."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from builtin_interfaces.msg import Time
+    from rclpy.publisher import Publisher
+
+TIMEOUT_S = 60.0
+"""Longest wait for anything; generous, because the machine may be busy."""
+
+
+class Child:
+    """A child process whose output is kept, and whose lines can be waited for."""
+
+    def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
+        self._condition = threading.Condition()
+        self._lines: list[str] = []
+        self._is_at_end = False
+        self.process = subprocess.Popen(
+            argv,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        with self._condition:
+            return "\n".join(self._lines)
+
+    def wait_for_line(self, text: str) -> None:
+        with self._condition:
+            found = self._condition.wait_for(
+                lambda: self._is_at_end or any(text in line for line in self._lines), TIMEOUT_S
+            )
+        assert found, f"no line with {text!r} came in time:\n{self.output}"
+        assert text in self.output, f"ended without a line with {text!r}:\n{self.output}"
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait()
+
+    def wait(self) -> int:
+        code = self.process.wait(TIMEOUT_S)
+        self._reader.join(TIMEOUT_S)
+        return code
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._condition:
+                self._lines.append(line.rstrip("\n"))
+                self._condition.notify_all()
+        with self._condition:
+            self._is_at_end = True
+            self._condition.notify_all()
+
+
+class Bench:
+    """Starts processes in a runtime folder of their own, and ends them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        runtime = folder / "runtime"
+        runtime.mkdir(mode=0o700)
+        self.environment = {
+            **os.environ,
+            "XDG_RUNTIME_DIR": str(runtime),
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._children: list[Child] = []
+        self._count = 0
+
+    def start(self, argv: list[str]) -> Child:
+        child = Child(argv, self.environment)
+        self._children.append(child)
+        return child
+
+    def engine(self, name: str = "engine", **config: object) -> Child:
+        """Start an engine and wait until clients can connect."""
+        file = self._file("json", json.dumps({"name": name, "model": "minimal", **config}))
+        child = self.start([sys.executable, "-m", "flashrt_ros.engine", "--config", file])
+        child.wait_for_line("ready")
+        return child
+
+    def node(self, module: str, *rules: str, section: str = "/**", **parameters: object) -> Child:
+        """Start a node; it is up once its services answer."""
+        arguments = [word for rule in rules for word in ("-r", rule)]
+        if parameters:
+            values = {section: {"ros__parameters": parameters}}
+            arguments += ["--params-file", self._file("yaml", yaml.safe_dump(values))]
+        return self.start([sys.executable, "-m", module, "--ros-args", *arguments])
+
+    def policy(self, *rules: str, **parameters: object) -> Child:
+        """Start a policy node fit for the model "minimal"."""
+        given = {"cameras": [""], "status_period_s": 0.1, "rate_hz": 50, **parameters}
+        return self.node("flashrt_ros.nodes.policy_node", *rules, **given)
+
+    def planner(self, *rules: str, **parameters: object) -> Child:
+        given = {"status_period_s": 0.1, **parameters}
+        return self.node("flashrt_ros.nodes.planner_node", *rules, **given)
+
+    def close(self) -> None:
+        for child in reversed(self._children):
+            child.close()
+
+    def _file(self, suffix: str, text: str) -> str:
+        self._count += 1
+        path = self.folder / f"{self._count}.{suffix}"
+        path.write_text(text)
+        return str(path)
+
+
+class Peer:
+    """A node of the test's own, spun only while it waits for something."""
+
+    def __init__(self) -> None:
+        import rclpy
+        from rclpy.context import Context
+        from rclpy.executors import SingleThreadedExecutor
+        from rclpy.node import Node
+
+        self._context = Context()
+        rclpy.init(context=self._context)
+        self.node = Node("peer", context=self._context, enable_rosout=False)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._clients: dict[str, Any] = {}
+        self.received: dict[str, list[Any]] = collections.defaultdict(list)
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self.node.destroy_node()
+        self._context.try_shutdown()
+
+    def until(self, condition: Callable[[], object], what: str = "it") -> Any:
+        """Spin until a condition holds; return what it returned."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (found := condition()):
+            assert time.monotonic() < deadline, f"{what} did not happen"
+            self._executor.spin_once(timeout_sec=0.05)
+        return found
+
+    def spin_some(self) -> None:
+        """Take what has arrived, without waiting."""
+        for _ in range(20):
+            self._executor.spin_once(timeout_sec=0.0)
+
+    def send(self, kind: Any, name: str, request: Any) -> Any:
+        """Call a service; return the future."""
+        if name not in self._clients:
+            client = self.node.create_client(kind, name)
+            self._clients[name] = client
+            self.until(client.service_is_ready, f"service {name}")
+        return self._clients[name].call_async(request)
+
+    def call(self, kind: Any, name: str, /, **fields: Any) -> Any:
+        """Call a service and wait for its answer."""
+        future = self.send(kind, name, kind.Request(**fields))
+        self.until(future.done, f"an answer of {name}")
+        return future.result()
+
+    def listen(self, kind: Any, topic: str, qos: Any = 100) -> list[Any]:
+        """Collect the messages of a topic; returns the growing list."""
+        messages = self.received[topic]
+        self.node.create_subscription(kind, topic, messages.append, qos)
+        return messages
+
+    def publisher(self, kind: Any, topic: str, qos: Any = 10) -> Publisher:
+        """Return a publisher that somebody listens to."""
+        publisher = self.node.create_publisher(kind, topic, qos)
+        self.until(lambda: publisher.get_subscription_count() > 0, f"a subscription to {topic}")
+        return publisher
+
+    def now(self) -> Time:
+        return self.node.get_clock().now().to_msg()
+
+    # lifecycle -------------------------------------------------------------------------------
+
+    def state(self, node: str) -> str:
+        from lifecycle_msgs.srv import GetState
+
+        return str(self.call(GetState, f"{node}/get_state").current_state.label)
+
+    def change(self, node: str, transition: str) -> bool:
+        from lifecycle_msgs.msg import Transition
+        from lifecycle_msgs.srv import ChangeState
+
+        return bool(
+            self.call(
+                ChangeState, f"{node}/change_state", transition=Transition(label=transition)
+            ).success
+        )
+
+    def bring_up(self, node: str) -> None:
+        assert self.change(node, "configure")
+        assert self.change(node, "activate")
+        assert self.state(node) == "active"
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    found = Bench(tmp_path_factory.mktemp("bench"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[Peer]:
+    pytest.importorskip("rclpy")
+    found = Peer()
+    yield found
+    found.close()

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("rclpy")
+
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+from std_srvs.srv import Trigger
+
+from flashrt_ros import errors
+from flashrt_ros.msg import ActionChunk, EngineStatus, ExecutionEvent, Subgoal
+from flashrt_ros.srv import (
+    DropCapsule,
+    ForkCapsule,
+    Interrupt,
+    ListCapsules,
+    PinCapsule,
+    ResetEpisode,
+    RestoreCapsule,
+    Resume,
+    RollbackCapsule,
+    SelectBranch,
+    SnapshotCapsule,
+    Step,
+)
+
+if TYPE_CHECKING:
+    from conftest import Bench, Peer
+
+NODE = "policy_node"
+BIG_SEED = {"capsule": "home", "has_seed": True, "seed": 2**63}
+
+
+class Robot:
+    """Feeds the policy node: joint states on demand, subgoals through interrupts."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.sequence = 0
+        self.chunks = peer.listen(ActionChunk, f"{NODE}/action_chunk")
+        self.commands = peer.listen(Float64MultiArray, f"{NODE}/commands")
+        self.events = peer.listen(ExecutionEvent, f"{NODE}/events")
+        self.statuses = peer.listen(EngineStatus, f"{NODE}/status")
+        self._joints = peer.publisher(JointState, "joint_states")
+        self._timer = peer.node.create_timer(0.02, self.observe)
+
+    def observe(self) -> None:
+        message = JointState(name=["y", "x"], position=[0.25, 0.125])
+        message.header.stamp = self.peer.now()
+        self._joints.publish(message)
+
+    def goal(self, sequence: int, **changes: object) -> Subgoal:
+        goal = Subgoal(planner="test", sequence=sequence, values=[0.5, -0.5])
+        goal.header.stamp = self.peer.now()
+        goal.header.frame_id = "table"
+        for name, value in changes.items():
+            setattr(goal, name, value)
+        return goal
+
+    def give_goal(self) -> None:
+        self.sequence += 1
+        reply = self.peer.call(
+            Interrupt,
+            f"{NODE}/interrupt",
+            reason="goal",
+            has_goal=True,
+            goal=self.goal(self.sequence),
+        )
+        assert reply.success, reply.error_msg
+
+    def run(self, num_chunks: int = 2) -> None:
+        """Give a goal and wait until chunks made under it came."""
+        self.give_goal()
+        self.chunks.clear()
+        self.peer.until(lambda: len(self.chunks) >= num_chunks, "chunks")
+
+
+@pytest.fixture(scope="module")
+def robot(bench: Bench, peer: Peer) -> Iterator[Robot]:
+    bench.engine(num_branch_lanes=3, interrupt_depth=3, rollback_depth=4)
+    bench.policy()
+    peer.bring_up(NODE)
+    robot = Robot(peer)
+    yield robot
+    peer.node.destroy_timer(robot._timer)
+
+
+@pytest.fixture(autouse=True)
+def fresh(robot: Robot) -> None:
+    reply = robot.peer.call(ResetEpisode, f"{NODE}/reset_episode")
+    assert reply.success, reply.error_msg
+    robot.events.clear()
+
+
+def code(error: type[errors.FlashrtError]) -> int:
+    return error.code
+
+
+def test_a_chunk_says_what_it_was_made_from(robot: Robot) -> None:
+    robot.run()
+    chunk = robot.chunks[-1]
+    assert chunk.goal_sequence > 0
+    assert chunk.goal_source_sequence == robot.sequence
+    assert chunk.observation_sequence > 0
+    assert chunk.observation_stamp.sec > 0
+    assert chunk.engine_epoch > 0
+    assert chunk.branch == -1
+    assert list(chunk.joint_names) == ["x", "y"]
+    assert len(chunk.actions) == chunk.horizon * chunk.action_dim
+    assert chunk.step.nanosec == 100_000_000
+
+
+def test_every_action_comes_as_a_command(robot: Robot) -> None:
+    robot.run()
+    robot.commands.clear()
+    robot.peer.until(lambda: len(robot.commands) >= 5)
+    for command in robot.commands:
+        assert len(command.data) == 2
+        assert command.layout.dim[0].size == 2
+
+
+def test_trigger_resets_to_home(robot: Robot) -> None:
+    robot.run()
+    before = robot.chunks[-1].generation
+    reply = robot.peer.call(Trigger, f"{NODE}/reset")
+    assert reply.success
+    assert reply.message.startswith("home restored by ")
+    assert f"generation {before + 1}" in reply.message
+
+
+def test_nothing_from_before_a_reset_comes_after_it(robot: Robot) -> None:
+    robot.run()
+    reply = robot.peer.call(ResetEpisode, f"{NODE}/reset_episode", capsule="home")
+    robot.peer.spin_some()
+    robot.chunks.clear()
+    robot.commands.clear()
+    robot.run(3)
+    assert all(chunk.generation > reply.generation - 1 for chunk in robot.chunks)
+    assert all(chunk.observation_stamp.sec >= reply.barrier.sec for chunk in robot.chunks)
+
+
+def test_a_repeated_episode_reset_answers_as_the_first_did(robot: Robot) -> None:
+    first = robot.peer.call(ResetEpisode, f"{NODE}/reset_episode", episode_id="e1")
+    again = robot.peer.call(ResetEpisode, f"{NODE}/reset_episode", episode_id="e1")
+    other = robot.peer.call(ResetEpisode, f"{NODE}/reset_episode", episode_id="e2")
+    assert (first.generation, first.barrier) == (again.generation, again.barrier)
+    assert other.generation == first.generation + 1
+
+
+def test_snapshot_and_restore(robot: Robot) -> None:
+    robot.run()
+    made = robot.peer.call(
+        SnapshotCapsule, f"{NODE}/capsule/snapshot", name="a", labels=["k=v"], replace=True
+    )
+    assert made.success, made.error_msg
+    assert made.capsule.name == "a"
+    assert list(made.capsule.labels) == ["k=v"]
+    robot.run()
+    back = robot.peer.call(
+        RestoreCapsule, f"{NODE}/capsule/restore", capsule="a", has_seed=True, seed=2**63 - 1
+    )
+    assert back.success, back.error_msg
+    assert back.tick == made.capsule.tick
+    assert back.capsule_id == made.capsule.id
+
+
+def test_pinned_capsules_stay_until_they_are_unpinned(robot: Robot) -> None:
+    name = "pinned"
+    robot.peer.call(SnapshotCapsule, f"{NODE}/capsule/snapshot", name=name, pinned=True)
+    listed = robot.peer.call(ListCapsules, f"{NODE}/capsule/list")
+    assert name in [capsule.name for capsule in listed.capsules]
+    assert listed.total == len(listed.capsules)
+    refused = robot.peer.call(DropCapsule, f"{NODE}/capsule/drop", capsule=name)
+    assert refused.error_code == code(errors.CapsulePinnedError)
+    assert not robot.peer.call(
+        PinCapsule, f"{NODE}/capsule/pin", capsule=name, pinned=False
+    ).capsule.pinned
+    assert robot.peer.call(DropCapsule, f"{NODE}/capsule/drop", capsule=name).success
+    gone = robot.peer.call(DropCapsule, f"{NODE}/capsule/drop", capsule=name)
+    assert gone.error_code == code(errors.CapsuleNotFoundError)
+
+
+def test_list_takes_more_than_one_page(robot: Robot) -> None:
+    for number in range(70):
+        reply = robot.peer.call(
+            SnapshotCapsule, f"{NODE}/capsule/snapshot", name=f"n{number}", labels=["page=1"]
+        )
+        assert reply.success, reply.error_msg
+    listed = robot.peer.call(ListCapsules, f"{NODE}/capsule/list", label="page=1")
+    assert listed.total == len(listed.capsules) == 70
+    part = robot.peer.call(ListCapsules, f"{NODE}/capsule/list", label="page=1", offset=60, limit=5)
+    assert [capsule.name for capsule in part.capsules] == [f"n{n}" for n in range(60, 65)]
+    for number in range(70):
+        assert robot.peer.call(DropCapsule, f"{NODE}/capsule/drop", capsule=f"n{number}").success
+
+
+def test_fork_step_and_select(robot: Robot) -> None:
+    robot.run()
+    forked = robot.peer.call(ForkCapsule, f"{NODE}/capsule/fork", count=3, seeds=[11, 12, 13])
+    assert forked.success, forked.error_msg
+    assert list(forked.seeds) == [11, 12, 13]
+    chunks = []
+    for branch in forked.branches:
+        stepped = robot.peer.call(Step, f"{NODE}/step", branch=branch, count=8)
+        assert stepped.success, stepped.error_msg
+        assert len(stepped.actions) == 8 * stepped.action_dim
+        assert stepped.chunks[-1].branch == branch
+        chunks.append(tuple(stepped.chunks[-1].actions))
+    assert len(set(chunks)) == 3
+    full = robot.peer.call(ForkCapsule, f"{NODE}/capsule/fork", count=1)
+    assert full.error_code == code(errors.NoFreeLaneError)
+    selected = robot.peer.call(
+        SelectBranch, f"{NODE}/capsule/select", branch=forked.branches[1], release_others=True
+    )
+    assert selected.success, selected.error_msg
+    gone = robot.peer.call(SelectBranch, f"{NODE}/capsule/select", branch=forked.branches[0])
+    assert gone.error_code == code(errors.BranchNotFoundError)
+
+
+def test_rollback(robot: Robot) -> None:
+    robot.run(4)
+    back = robot.peer.call(RollbackCapsule, f"{NODE}/capsule/rollback", boundaries=2)
+    assert back.success, back.error_msg
+    far = robot.peer.call(RollbackCapsule, f"{NODE}/capsule/rollback", boundaries=99)
+    assert far.error_code == code(errors.NoBoundaryError)
+
+
+def test_interrupt_and_resume(robot: Robot) -> None:
+    robot.run()
+    reply = robot.peer.call(Interrupt, f"{NODE}/interrupt", reason="human", hold=True)
+    assert reply.success, reply.error_msg
+    robot.peer.until(
+        lambda: [e for e in robot.events if e.kind == ExecutionEvent.INTERRUPT], "an event"
+    )
+    back = robot.peer.call(Resume, f"{NODE}/resume")
+    assert back.success, back.error_msg
+    assert back.capsule_id == reply.capsule_id
+    assert back.depth == reply.depth - 1
+    assert back.generation > reply.generation
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "fields", "error"),
+    [
+        (RestoreCapsule, "capsule/restore", {"capsule": "nope"}, errors.CapsuleNotFoundError),
+        (ResetEpisode, "reset_episode", {"capsule": "nope"}, errors.CapsuleNotFoundError),
+        (SnapshotCapsule, "capsule/snapshot", {"name": "../x"}, errors.CapsuleNameError),
+        (SnapshotCapsule, "capsule/snapshot", {"name": "home"}, errors.CapsuleNameTakenError),
+        (SnapshotCapsule, "capsule/snapshot", {"env_index": 7}, errors.UnknownEnvironmentError),
+        (RestoreCapsule, "capsule/restore", BIG_SEED, errors.PayloadRangeError),
+        (ForkCapsule, "capsule/fork", {"seeds": [2**63]}, errors.PayloadRangeError),
+        (ForkCapsule, "capsule/fork", {"count": 99}, errors.NoFreeLaneError),
+        (ForkCapsule, "capsule/fork", {"capsule": "nope"}, errors.CapsuleNotFoundError),
+        (SelectBranch, "capsule/select", {"branch": 9}, errors.BranchNotFoundError),
+        (PinCapsule, "capsule/pin", {"capsule": "nope"}, errors.CapsuleNotFoundError),
+        (Step, "step", {"branch": 9}, errors.BranchNotFoundError),
+        (Step, "step", {}, errors.TickSourceError),
+        (Resume, "resume", {}, errors.NothingToResumeError),
+        (Interrupt, "interrupt", {"env_index": 7}, errors.UnknownEnvironmentError),
+    ],
+)
+def test_a_refused_verb_answers_with_its_code_and_changes_nothing(
+    robot: Robot,
+    kind: type,
+    name: str,
+    fields: dict[str, object],
+    error: type[errors.FlashrtError],
+) -> None:
+    before = robot.peer.call(ListCapsules, f"{NODE}/capsule/list")
+    reply = robot.peer.call(kind, f"{NODE}/{name}", **fields)
+    assert not reply.success
+    assert reply.error_code == error.code, reply.error_msg
+    assert reply.error_msg
+    after = robot.peer.call(ListCapsules, f"{NODE}/capsule/list")
+    assert [c.id for c in after.capsules] == [c.id for c in before.capsules]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"values": [float("nan"), 0.0]}, errors.NonFiniteError),
+        ({"values": [0.0]}, errors.PayloadShapeError),
+        ({"values": [0.0, 0.0], "shape": [1, 2]}, errors.PayloadShapeError),
+        ({"values": [0.0, 2.0]}, errors.PayloadRangeError),
+        ({"channel": "nope"}, errors.UnknownChannelError),
+        ({"env_index": 3}, errors.PayloadRangeError),
+        ({"values": [], "text": "go left"}, errors.UnsupportedError),
+    ],
+)
+def test_an_interrupt_with_a_bad_goal_interrupts_nothing(
+    robot: Robot, changes: dict[str, object], error: type[errors.FlashrtError]
+) -> None:
+    robot.run()
+    goal = robot.goal(10_000, **changes)
+    reply = robot.peer.call(Interrupt, f"{NODE}/interrupt", has_goal=True, goal=goal)
+    assert reply.error_code == error.code, reply.error_msg
+    depth = robot.statuses[-1].interrupt_depth
+    robot.statuses.clear()
+    robot.peer.until(lambda: robot.statuses)
+    assert robot.statuses[-1].interrupt_depth == depth
+
+
+def test_status_has_the_engines_figures(robot: Robot) -> None:
+    robot.run()
+    robot.statuses.clear()
+    robot.peer.until(lambda: robot.statuses)
+    status = robot.statuses[-1]
+    assert status.engine == "engine"
+    assert status.model == "minimal"
+    assert status.state == "active"
+    assert status.fingerprint
+    assert status.tick_source == "timer"
+    assert status.lanes_total >= status.lanes_used > 0
+    assert list(status.tiers) == ["host"]
+
+
+def test_a_subscription_with_incompatible_qos_is_reported(robot: Robot) -> None:
+    from rclpy.qos import DurabilityPolicy, QoSProfile
+
+    qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    subscription = robot.peer.node.create_subscription(
+        Float64MultiArray, f"{NODE}/commands", lambda message: None, qos
+    )
+    robot.peer.until(
+        lambda: [e for e in robot.events if "incompatible QoS" in e.detail], "a report"
+    )
+    robot.peer.node.destroy_subscription(subscription)

@@ -1,0 +1,293 @@
+"""``flashrt-ros capsule``: the capsule verbs, at a running engine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from flashrt_ros.cli.capsule_views import Answer, capsule_table, facts, is_automatic, lineage
+from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.protocol import CapsuleInfo, Moved
+from flashrt_ros.errors import (
+    CapsuleNotFoundError,
+    CapsulePinnedError,
+    EngineGoneError,
+    FlashrtError,
+    PeerRefusedError,
+    ProtocolVersionError,
+)
+
+REFUSED = 1
+"""Exit code where the engine refused the verb; the state is as before."""
+
+NO_ENGINE = 3
+"""Exit code where no engine could be asked: not there, not trusted, or of another version."""
+
+Verb = Callable[[EngineClient, argparse.Namespace], Answer]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verbs and their options."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--engine", default=EngineConfig().name, help="engine's name, with its namespace"
+    )
+    common.add_argument("--env", type=int, default=0, metavar="N", help="environment (default 0)")
+    common.add_argument("--json", action="store_true", help="print JSON")
+    common.add_argument(
+        "--timeout", type=float, default=10.0, metavar="S", help="longest wait for an answer, s"
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    added: dict[str, argparse.ArgumentParser] = {}
+    for name, (_, summary) in VERBS.items():
+        added[name] = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+    _add_making(added)
+    _add_moving(added)
+    _add_keeping(added)
+
+
+def _add_making(added: Mapping[str, argparse.ArgumentParser]) -> None:
+    snapshot = added["snapshot"]
+    snapshot.add_argument("name", nargs="?", default="", help="left out, it stays nameless")
+    snapshot.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
+    snapshot.add_argument("--pin", action="store_true", help="never evict it")
+    snapshot.add_argument("--replace", action="store_true", help="take the name if it is taken")
+    snapshot.add_argument(
+        "--align-down", action="store_true", help="take the nearest legal border before"
+    )
+    fork = added["fork"]
+    fork.add_argument("count", type=int, help="branches")
+    fork.add_argument("--capsule", default="", help="id or name; left out, the last boundary")
+    fork.add_argument(
+        "--seed", type=int, action="append", default=[], help="one for each branch, or none"
+    )
+
+
+def _add_moving(added: Mapping[str, argparse.ArgumentParser]) -> None:
+    added["restore"].add_argument("capsule", help="id or name")
+    added["reset"].add_argument("capsule", nargs="?", default="home", help="default home")
+    for name in ("restore", "reset"):
+        verb = added[name]
+        verb.add_argument("--keep-goal", action="store_true", help="keep the goal in force")
+        verb.add_argument("--seed", type=int, help="draw noise from this seed on")
+    added["reset"].add_argument(
+        "--stamp-ns",
+        type=int,
+        default=0,
+        metavar="NS",
+        help="nothing stamped before this acts any more, on the clock of the node that writes",
+    )
+    rollback = added["rollback"]
+    rollback.add_argument("boundaries", type=int, nargs="?", default=1, help="how many (default 1)")
+    rollback.add_argument("--to", default="", metavar="CAPSULE", help="an ancestor instead")
+    select = added["select"]
+    select.add_argument("branch", type=int, help="as fork gave it")
+    select.add_argument("--keep-others", action="store_true", help="keep the other branches")
+
+
+def _add_keeping(added: Mapping[str, argparse.ArgumentParser]) -> None:
+    for name in ("list", "tree"):
+        added[name].add_argument(
+            "--label", default="", metavar="KEY=VALUE", help="only those with this label"
+        )
+    drop = added["drop"]
+    drop.add_argument("capsules", nargs="+", metavar="capsule", help="id or name")
+    drop.add_argument("--dry-run", action="store_true", help="say what would be dropped")
+    added["pin"].add_argument("capsule", help="id or name")
+    added["pin"].add_argument("--off", action="store_true", help="unpin it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the engine, print the answer.
+
+    Returns:
+        0; 1 if the engine refused, with the error's name and code printed; 3 if there
+        was no engine to ask.
+    """
+    try:
+        # an engine that is not there now is an answer, not something to wait for
+        with EngineClient(
+            arguments.engine,
+            client="flashrt-ros capsule",
+            timeout_s=arguments.timeout,
+            wait_s=0.0,
+        ) as client:
+            answer = VERBS[arguments.verb][0](client, arguments)
+    except FlashrtError as error:
+        _print_error(error, as_json=arguments.json)
+        is_absent = isinstance(error, EngineGoneError | PeerRefusedError | ProtocolVersionError)
+        return NO_ENGINE if is_absent else REFUSED
+    answer.print(as_json=arguments.json)
+    return 0
+
+
+def _print_error(error: FlashrtError, *, as_json: bool) -> None:
+    print(f"flashrt-ros: {error.name} ({error.code}): {error}", file=sys.stderr)
+    if as_json:
+        plain = {"error": {"name": error.name, "code": error.code, "message": str(error)}}
+        print(msgspec.json.encode(plain).decode())
+
+
+# verbs ---------------------------------------------------------------------------------------
+
+
+def _snapshot(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    reply = client.snapshot(
+        arguments.name,
+        env_index=arguments.env,
+        labels=tuple(arguments.label),
+        pinned=arguments.pin,
+        replace=arguments.replace,
+        align_down=arguments.align_down,
+    )
+    plain = {"capsule": _plain(reply.capsule), "tail_length": reply.tail_length}
+    return Answer(plain, capsule_table([reply.capsule]))
+
+
+def _restore(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    return _moved(
+        client.restore(
+            arguments.capsule,
+            env_index=arguments.env,
+            keep_goal=arguments.keep_goal,
+            seed=arguments.seed,
+        )
+    )
+
+
+def _reset(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    return _moved(
+        client.reset(
+            env_index=arguments.env,
+            capsule=arguments.capsule,
+            keep_goal=arguments.keep_goal,
+            seed=arguments.seed,
+            stamp_ns=arguments.stamp_ns,
+        )
+    )
+
+
+def _fork(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    reply = client.fork(
+        arguments.count,
+        env_index=arguments.env,
+        capsule=arguments.capsule,
+        seeds=tuple(arguments.seed),
+    )
+    plain = {
+        "capsule_id": reply.capsule_id,
+        "branches": list(reply.branches),
+        "seeds": list(reply.seeds),
+    }
+    pairs = zip(reply.branches, reply.seeds, strict=True)
+    rows = {f"branch {branch}": f"seed {seed}" for branch, seed in pairs}
+    return Answer(plain, facts({"from": reply.capsule_id, **rows}))
+
+
+def _select(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    return _moved(
+        client.select(
+            arguments.branch,
+            env_index=arguments.env,
+            release_others=not arguments.keep_others,
+        )
+    )
+
+
+def _rollback(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    return _moved(
+        client.rollback(
+            env_index=arguments.env, boundaries=arguments.boundaries, capsule=arguments.to
+        )
+    )
+
+
+def _list(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    capsules = list(client.capsules(label=arguments.label))
+    return Answer({"capsules": [_plain(one) for one in capsules]}, capsule_table(capsules))
+
+
+def _tree(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    capsules = list(client.capsules(label=arguments.label))
+    plain = {"capsules": [_plain(one) for one in capsules]}
+    return Answer(plain, lineage(capsules, title=f"{arguments.engine}: {client.model.name}"))
+
+
+def _drop(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    known = list(client.capsules())
+    doomed = [_find(key, known) for key in dict.fromkeys(arguments.capsules)]
+    # before the first is dropped, so that all or none are
+    for capsule in doomed:
+        _check_free(capsule)
+    if not arguments.dry_run:
+        for capsule in doomed:
+            client.drop(capsule.id)
+    plain = {"dropped": [_plain(one) for one in doomed], "dry_run": arguments.dry_run}
+    title = "would be dropped" if arguments.dry_run else "dropped"
+    return Answer(plain, capsule_table(doomed, title=title))
+
+
+def _find(key: str, known: list[CapsuleInfo]) -> CapsuleInfo:
+    by_id = {one.id: one for one in known}
+    by_name = {one.name: one for one in known if one.name}
+    found = by_name.get(key) or by_id.get(key)
+    if found is None:
+        raise CapsuleNotFoundError(
+            f"no capsule has the id or name '{key}'", expected=", ".join(sorted(by_name)) or "none"
+        )
+    return found
+
+
+def _check_free(capsule: CapsuleInfo) -> None:
+    if capsule.pinned or is_automatic(capsule):
+        raise CapsulePinnedError(
+            f"capsule '{capsule.name or capsule.id}' can't be dropped",
+            found="pinned" if capsule.pinned else "the engine's own",
+            fix="unpin it with 'pin --off'; a home is replaced by a snapshot of its name"
+            if capsule.pinned
+            else "the engine drops it by itself",
+        )
+
+
+def _pin(client: EngineClient, arguments: argparse.Namespace) -> Answer:
+    reply = client.pin(arguments.capsule, pinned=not arguments.off)
+    return Answer({"capsule": _plain(reply.capsule)}, capsule_table([reply.capsule]))
+
+
+VERBS: dict[str, tuple[Verb, str]] = {
+    "snapshot": (_snapshot, "freeze the last boundary"),
+    "restore": (_restore, "bring a capsule back"),
+    "reset": (_reset, "begin an episode: restore home, drop goals and observations"),
+    "fork": (_fork, "fill branches from a capsule, all or none"),
+    "select": (_select, "make a branch's state the environment's"),
+    "rollback": (_rollback, "go back by boundaries, or to an ancestor"),
+    "list": (_list, "show every capsule"),
+    "tree": (_tree, "draw which capsule came from which"),
+    "drop": (_drop, "forget capsules; their children stay"),
+    "pin": (_pin, "keep a capsule from being dropped or evicted"),
+}
+"""What may be asked, with its line in ``--help``."""
+
+
+def _moved(moved: Moved) -> Answer:
+    plain = _plain(moved)
+    del plain["rid"]
+    shown = {
+        "capsule": moved.capsule_id,
+        "tick": moved.tick,
+        "generation": moved.generation,
+        "path": moved.path,
+        "took": f"{moved.duration_ns / 1000:.0f} µs",
+        "interrupts stacked": moved.depth,
+    }
+    return Answer(plain, facts({name: str(value) for name, value in shown.items() if value != ""}))
+
+
+def _plain(record: msgspec.Struct) -> dict[str, Any]:
+    """Return a record's fields by name; on the wire it is an array."""
+    return msgspec.structs.asdict(record)

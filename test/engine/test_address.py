@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import grp
 import os
 import socket
 import stat
@@ -121,8 +122,6 @@ def test_a_group_needs_a_folder_that_it_can_reach(folder: Path) -> None:
 def test_a_group_is_let_to_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(address.FOLDER_VARIABLE, str(tmp_path / "new"))
     group = os.getgid()
-    import grp
-
     with EngineSocket("grouped", group=grp.getgrgid(group).gr_name) as engine:
         engine.listen()
         status = socket_path("grouped").stat()
@@ -178,6 +177,7 @@ def test_close_takes_nothing_that_is_another_engines(folder: Path) -> None:
     other.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_keeps_neither_name_nor_socket(folder: Path) -> None:
     engine = EngineSocket("forked")
     engine.listen()

@@ -1,0 +1,204 @@
+"""A client against engines that misbehave, and against forks and threads of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashrt_ros.engine import protocol
+from flashrt_ros.engine.address import EngineSocket
+from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.errors import EngineGoneError, ProtocolError, ProtocolVersionError
+
+Serve = Callable[..., Any]
+Answer = Callable[[socket.socket], object]
+
+INFO = protocol.ModelInfo("bad", 1, 1, 1, (), 1, (), "", 1, 0, 0)
+WELCOME = protocol.encode(protocol.Welcome(1, protocol.PROTOCOL_VERSION, "bad", 1, INFO))
+
+
+@pytest.fixture
+def misbehave(runtime_folder: Path) -> Iterator[Callable[[Answer], str]]:
+    """Starts an engine that answers one client as told, and returns its name."""
+    claims: list[EngineSocket] = []
+    threads: list[threading.Thread] = []
+
+    def start(answer: Answer) -> str:
+        name = f"bad/{len(claims)}/{os.getpid()}"
+        claim = EngineSocket(name)
+        listener = claim.listen()
+        listener.setblocking(True)
+        listener.settimeout(60)
+
+        def run() -> None:
+            sock = listener.accept()[0]
+            with sock:
+                sock.settimeout(60)
+                sock.recv(65536)
+                answer(sock)
+
+        claims.append(claim)
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        return name
+
+    yield start
+    for thread in threads:
+        thread.join(60)
+    for claim in claims:
+        claim.close()
+
+
+def test_imports_no_torch_and_no_ros() -> None:
+    code = (
+        "import sys, flashrt_ros.engine.client\n"
+        "print([m for m in ('torch', 'rclpy', 'flashrt_ros.engine.engine') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_another_version_is_told(misbehave: Callable[[Answer], str]) -> None:
+    other = protocol.encode(protocol.Welcome(1, protocol.PROTOCOL_VERSION + 1, "bad", 1, INFO))
+    with pytest.raises(ProtocolVersionError):
+        EngineClient(misbehave(lambda sock: sock.send(other)), timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (b"garbage", ProtocolError),
+        (bytes(protocol.MAX_MESSAGE_BYTES + 1), ProtocolError),
+        (protocol.encode(protocol.Ack(1)), ProtocolError),
+        (protocol.encode(protocol.Ack(99)), ProtocolError),
+        (b"", EngineGoneError),
+    ],
+)
+def test_an_engine_that_makes_no_sense_is_given_up(
+    misbehave: Callable[[Answer], str], message: bytes, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        EngineClient(misbehave(lambda sock: message and sock.send(message)), timeout_s=60)
+
+
+def test_a_truncated_reply_is_refused_later_too(misbehave: Callable[[Answer], str]) -> None:
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        sock.recv(65536)
+        sock.send(bytes(protocol.MAX_MESSAGE_BYTES + 1))
+        assert sock.recv(65536) == b""  # the client hangs up by itself
+
+    with EngineClient(misbehave(answer), timeout_s=60) as client:
+        with pytest.raises(ProtocolError, match="did not fit"):
+            client.ping()
+        with pytest.raises(EngineGoneError):
+            client.ping()
+
+
+def test_no_answer_ends_the_connection(misbehave: Callable[[Answer], str]) -> None:
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        sock.recv(65536)
+        assert sock.recv(65536) == b""
+
+    name = misbehave(answer)
+    with EngineClient(name, timeout_s=60) as client:
+        client._transport._timeout_s = 0.01
+        with pytest.raises(EngineGoneError, match="did not answer Ping"):
+            client.ping()
+        assert client.is_closed
+
+
+def test_memory_that_did_not_come_is_missed(misbehave: Callable[[Answer], str]) -> None:
+    channel = protocol.ChannelInfo("goal", "goal", "", 256, 4, 4096, ())
+
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        sock.recv(65536)
+        sock.send(protocol.encode(protocol.WriterOpened(2, 0, channel, 0, 0, 0, 0)))
+
+    client = EngineClient(misbehave(answer), timeout_s=60)
+    with client, pytest.raises(ProtocolError, match="no memory"):
+        client.open_writer("goal")
+
+
+def test_an_engine_that_goes_is_gone(serve: Serve) -> None:
+    served = serve()
+    with served.client() as client:
+        served.server.stop()
+        with pytest.raises(EngineGoneError):
+            client.receive(60.0)
+        assert client.is_closed
+
+
+def test_a_request_that_does_not_fit_is_not_sent(serve: Serve) -> None:
+    with serve().client() as client:
+        with pytest.raises(ProtocolError, match="request Drop does not fit"):
+            client.drop("x" * 70_000)
+        client.ping()
+
+
+def test_another_thread_ends_a_wait(serve: Serve) -> None:
+    with serve().client() as client:
+        answers: list[object] = []
+        thread = threading.Thread(target=lambda: answers.append(client.receive()))
+        thread.start()
+        client.interrupt_wait()
+        thread.join(60)
+        assert answers == [None]
+        client.ping()
+
+
+def test_outputs_that_come_between_are_kept(serve: Serve) -> None:
+    served = serve()
+    event = protocol.Event(1, 7, 0, 1, 2, "", 0, "kept")
+
+    def emit_first(request: Any) -> protocol.Ack:
+        served.engine.sink.event(event)
+        return protocol.Ack(request.rid)
+
+    with served.client() as client:
+        client.subscribe(events=True)
+        served.engine.on_handle = emit_first
+        client.drop("x")
+        assert client.receive(0) == event
+        assert client.receive(0) is None
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_keep_the_connection(serve: Serve) -> None:
+    served = serve()
+    client = served.client()
+    client.open_writer("goal").loan()
+    gate, told = os.pipe()
+    result, answer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(told)
+        try:
+            client.ping()
+            os.write(answer, b"pinged")
+        except EngineGoneError as error:
+            os.write(answer, str(error).encode())
+        os.read(gate, 1)
+        os._exit(0)
+    assert b"belongs to the parent" in os.read(result, 4096)
+    client.ping()  # the child's attempt changed nothing here
+    client.close()
+    served.engine.wait_for("close_writer")
+    served.wait_for_clients(0)
+    assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.close(told)
+    os.waitpid(child, 0)
+    for fd in (gate, result, answer):
+        os.close(fd)

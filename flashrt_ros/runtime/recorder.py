@@ -152,7 +152,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fresh = [
             (at, output)
             for at, output in enumerate(outputs)
-            if output.untyped_storage()._cdata not in known
+            if self._check(output, traits) and output.untyped_storage()._cdata not in known
         ]
         constant = not traits.is_mutable and (not inputs or traits.is_constant)
         windows = [(at, self._adopt(output, traits, is_constant=constant)) for at, output in fresh]
@@ -194,8 +194,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ):
             self._watch.refuse(
                 traits.name,
-                f"has an argument that is no plain CPU tensor ({type(tensor).__name__}, "
-                f"{tensor.layout}, {tensor.device})",
+                "has an argument or a result that is no plain CPU tensor "
+                f"({type(tensor).__name__}, {tensor.layout}, {tensor.device})",
                 "use dense tensors on the CPU, with conj() and imag resolved",
             )
         return True
@@ -318,7 +318,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def _adopt(self, tensor: torch.Tensor, traits: OpTraits, *, is_constant: bool) -> Window:
-        self._check(tensor, traits)
         storage = tensor.untyped_storage()
         index = self._private.get(storage._cdata)
         if index is None:

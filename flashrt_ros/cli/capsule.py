@@ -55,7 +55,7 @@ def _add_making(added: Mapping[str, argparse.ArgumentParser]) -> None:
     snapshot = added["snapshot"]
     snapshot.add_argument("name", nargs="?", default="", help="left out, it stays nameless")
     snapshot.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
-    snapshot.add_argument("--pin", action="store_true", help="never evict it")
+    snapshot.add_argument("--pin", action="store_true", help="keep it from being dropped")
     snapshot.add_argument("--replace", action="store_true", help="take the name if it is taken")
     snapshot.add_argument(
         "--align-down", action="store_true", help="take the nearest legal border before"
@@ -269,7 +269,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "list": (_list, "show every capsule"),
     "tree": (_tree, "draw which capsule came from which"),
     "drop": (_drop, "forget capsules; their children stay"),
-    "pin": (_pin, "keep a capsule from being dropped or evicted"),
+    "pin": (_pin, "keep a capsule from being dropped"),
 }
 """What may be asked, with its line in ``--help``."""
 

@@ -57,19 +57,21 @@ def capsule_table(capsules: Sequence[CapsuleInfo], *, title: str = "") -> Render
         return Text("no capsules")
     table = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
     for heading in ("name", "id", "tick", "bytes", "created", "parent", "labels"):
-        is_number = heading in ("tick", "bytes")
         table.add_column(
-            heading, justify="right" if is_number else "left", no_wrap=heading in ("id", "parent")
+            heading,
+            justify="right" if heading in ("tick", "bytes") else "left",
+            no_wrap=heading not in ("name", "labels"),
+            overflow="fold",
         )
     for one in capsules:
         table.add_row(
-            _name(one),
+            Text(one.name, style="bold"),
             Text(one.id),
             Text(str(one.tick)),
             Text(_size(one.num_bytes)),
             Text(_time(one.created_ns)),
             Text(one.parent),
-            Text(" ".join(one.labels)),
+            _marks(one),
             style="dim" if is_automatic(one) else "",
         )
     return table
@@ -100,21 +102,20 @@ def lineage(capsules: Sequence[CapsuleInfo], *, title: str) -> RenderableType:
 def _leaf(one: CapsuleInfo) -> Text:
     text = Text(style="dim" if is_automatic(one) else "")
     if one.name:
-        text.append_text(_name(one))
-        text.append("  ")
-    text.append(one.id, style="cyan" if not one.name else "dim")
-    text.append(f"  tick {one.tick}")
-    if one.pinned and not one.name:
-        text.append("  pinned", style="yellow")
-    if one.labels:
-        text.append(f"  {' '.join(one.labels)}", style="dim")
+        text.append(f"{one.name}  ", style="bold")
+    text.append(one.id, style="dim" if one.name else "cyan")
+    text.append(f"  tick {one.tick}  ")
+    text.append_text(_marks(one))
+    text.rstrip()
     return text
 
 
-def _name(one: CapsuleInfo) -> Text:
-    text = Text(one.name, style="bold")
+def _marks(one: CapsuleInfo) -> Text:
+    text = Text()
     if one.pinned:
-        text.append(" pinned" if one.name else "pinned", style="yellow")
+        text.append("pinned ", style="yellow")
+    text.append(" ".join(one.labels))
+    text.rstrip()
     return text
 
 
@@ -125,4 +126,4 @@ def _size(num_bytes: int) -> str:
 
 
 def _time(created_ns: int) -> str:
-    return datetime.fromtimestamp(created_ns / 1e9).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return datetime.fromtimestamp(created_ns / 1e9).astimezone().strftime("%H:%M:%S")

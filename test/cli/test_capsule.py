@@ -213,7 +213,7 @@ def test_the_lineage_is_drawn_below_its_origin() -> None:
     ]
     assert drawn(lineage(capsules, title="engine: minimal")) == [
         "engine: minimal",
-        "├── home pinned  aa  tick 3",
+        "├── home  aa  tick 3  pinned",
         "│   ├── bb  tick 3  task=push",
         "│   │   └── cc  tick 3",
         "│   └── branch  dd  tick 3",

@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flashrt_ros.engine.prove import QUESTIONS, prove
-from flashrt_ros.engine.prove_report import CheckName, Proof, Verdict
+from flashrt_ros.engine.prove import prove
+from flashrt_ros.engine.prove_report import QUESTIONS, CheckName, Proof, Verdict
 from flashrt_ros.models.registry import MODELS, create
 
 _STYLES = {

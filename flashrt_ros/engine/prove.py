@@ -10,25 +10,25 @@ agree.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from flashrt_ros.engine.prove_damage import damages
+from flashrt_ros.engine.prove_damage import DamageTrial, complaint, judge, live_buffers
 from flashrt_ros.engine.prove_report import (
+    QUESTIONS,
     BufferResult,
     CheckName,
     CheckResult,
     Finding,
     Proof,
-    Verdict,
 )
 from flashrt_ros.engine.prove_rig import Frame, Region, Rig
-from flashrt_ros.engine.prove_walk import History, Walk
+from flashrt_ros.engine.prove_walk import History, Walk, first_difference
 from flashrt_ros.errors import CaptureError, FlashrtError, SpecError
 from flashrt_ros.models.base import PolicyModel
-from flashrt_ros.runtime.spec import Placement, Role, ShapeKey
+from flashrt_ros.runtime.spec import Role, ShapeKey
 
 POISONS = (0xFF, 0x3F, 0x00)
 """Bytes to overwrite with: NaN or -1, a finite number of about 1, zero."""
@@ -36,22 +36,8 @@ POISONS = (0xFF, 0x3F, 0x00)
 NUM_STARTS = 3
 """Boundaries from which the poisoned runs start."""
 
-NUM_DAMAGE_STARTS = 6
-"""Boundaries from which the damaged runs start; queues are full, half full and empty."""
-
 NUM_HISTORIES = 3
 """Random histories that are run against a fresh start."""
-
-QUESTIONS = {
-    CheckName.CAPTURE: "is every program captured, and the plan sound?",
-    CheckName.REPLAY: "does a program do again what its graph replays?",
-    CheckName.COUNTERS: "do counters and inputs say what the engine takes them to say?",
-    CheckName.POISON: "is nothing read but STATE and INPUT after a restore?",
-    CheckName.LANE: "does another lane give the same bytes?",
-    CheckName.FRESH: "does a fresh instance give the same bytes?",
-    CheckName.HISTORIES: "does a used lane, restored, equal a fresh start?",
-    CheckName.DAMAGE: "does every STATE buffer matter?",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +237,7 @@ class _Prover:
         self._num_runs += 1
         rig.restore(lane, start.capsule)
         walk = Walk(rig, lane, self._history, ordinal=start.ordinal)
-        return _first_difference(walk, start.frames)
+        return first_difference(walk, start.frames)
 
     def _check_poison(self, rig: Rig, starts: Sequence[_Start]) -> None:
         for start in starts:
@@ -341,7 +327,7 @@ class _Prover:
             Walk(rig, lane, dirt).frames(self._num_ticks)
             self._num_runs += 1
             rig.restore(lane, capsule)
-            difference = _first_difference(Walk(rig, lane, history), frames)
+            difference = first_difference(Walk(rig, lane, history), frames)
             if difference is not None:
                 self._find(
                     CheckName.HISTORIES,
@@ -355,36 +341,17 @@ class _Prover:
     # damage ------------------------------------------------------------------------------
 
     def _check_damage(self, rig: Rig) -> None:
-        trial = _DamageTrial(rig, self._history, self._num_ticks)
+        trial = DamageTrial(rig, self._history, self._num_ticks)
         places = [p for p in rig.layout.placements if p.spec.role is Role.STATE]
         seen = {place.spec.name: trial.run(place) for place in places}
-        live = _live_buffers(places, seen)
+        live = live_buffers(places, seen)
         for place in places:
-            result = _judge(place, seen[place.spec.name], live)
+            result = judge(place, seen[place.spec.name], live)
             self._buffers.append(result)
             self._num_runs += result.num_runs
-            if result.verdict is Verdict.DEAD:
-                self._find(
-                    CheckName.DAMAGE,
-                    result.buffer,
-                    f"changes nothing within {self._num_ticks} ticks when it is damaged"
-                    + (f" but {', '.join(result.reached)}" if result.reached else "")
-                    + "; it is no state: drop it, or mark it inert if it is only reported",
-                )
-            elif result.verdict is Verdict.MISMARKED and place.spec.feeds_noise:
-                self._find(
-                    CheckName.DAMAGE,
-                    result.buffer,
-                    "is marked feeds_noise, but the same noise is drawn when it is damaged; "
-                    "drop the mark",
-                )
-            elif result.verdict is Verdict.MISMARKED:
-                self._find(
-                    CheckName.DAMAGE,
-                    result.buffer,
-                    f"is marked {result.mark}, but damaging it changes "
-                    f"{', '.join(result.reached)} after {result.after_ticks} ticks; drop the mark",
-                )
+            reason = complaint(result, self._num_ticks)
+            if reason:
+                self._find(CheckName.DAMAGE, result.buffer, reason)
 
 
 class _EagerComparison:
@@ -417,152 +384,3 @@ class _EagerComparison:
         ]
         if differing or self._error:
             self.differences[key] = (differing, self._error or "other bytes")
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What the damaged runs of one buffer showed.
-
-    Attributes:
-        reached: Buffer that changed → ticks until it did, and by which damage.
-        is_decided: OUTPUT was reached; no further run was made.
-    """
-
-    reached: dict[str, tuple[int, str]]
-    num_runs: int = 0
-    is_decided: bool = False
-
-
-class _DamageTrial:
-    """Damaged runs from several boundaries, against undamaged ones."""
-
-    def __init__(self, rig: Rig, history: History, num_ticks: int) -> None:
-        self._rig = rig
-        self._history = history
-        self._num_ticks = num_ticks
-        self._roles = {p.spec.name: p.spec.role for p in rig.layout.placements}
-        self._references: dict[tuple[int, bool], tuple[list[Frame], list[bytes]]] = {}
-        self._starts: list[tuple[bytes, int]] = []
-        rig.initialise(0)
-        walk = Walk(rig, 0, history)
-        for _ in range(rig.model.execute_horizon):
-            walk.tick()
-        for _ in range(NUM_DAMAGE_STARTS):
-            walk.tick()
-            walk.settle()
-            self._starts.append((rig.capsule(0), walk.ordinal))
-
-    def run(self, place: Placement) -> _Seen:
-        """Damage one buffer, from every boundary and in every way, until OUTPUT changes."""
-        seen = _Seen({})
-        is_judged_by_noise = place.spec.feeds_noise
-        for index, (capsule, _) in enumerate(self._starts):
-            others = [other for other, _ in self._starts if other is not capsule]
-            frames, noises = self._reference(index, is_noise_fixed=not is_judged_by_noise)
-            for label, value in damages(place, capsule, others):
-                seen.num_runs += 1
-                walk = self._begin(index, is_noise_fixed=not is_judged_by_noise)
-                self._rig.lanes[0].views[place.spec.name].copy_(value)
-                if is_judged_by_noise:
-                    self._compare_noise(walk, noises, label, seen)
-                else:
-                    self._compare(walk, frames, place.spec.name, label, seen)
-                if seen.is_decided:
-                    return seen
-        return seen
-
-    def _begin(self, index: int, *, is_noise_fixed: bool) -> Walk:
-        capsule, ordinal = self._starts[index]
-        self._rig.restore(0, capsule)
-        return Walk(self._rig, 0, self._history, ordinal=ordinal, is_noise_fixed=is_noise_fixed)
-
-    def _reference(self, index: int, *, is_noise_fixed: bool) -> tuple[list[Frame], list[bytes]]:
-        key = (index, is_noise_fixed)
-        if key not in self._references:
-            walk = self._begin(index, is_noise_fixed=is_noise_fixed)
-            self._references[key] = (walk.frames(self._num_ticks), walk.noises)
-        return self._references[key]
-
-    def _compare(
-        self, walk: Walk, frames: list[Frame], damaged: str, label: str, seen: _Seen
-    ) -> None:
-        for tick, expected in enumerate(frames, start=1):
-            try:
-                walk.tick()
-            except FlashrtError:
-                # a replay that refuses the damaged value has read it
-                seen.reached.setdefault("error", (tick, label))
-                seen.is_decided = True
-                return
-            for name in _differing(walk.frame(), expected):
-                if name != damaged and self._roles[name] is not Role.INPUT:
-                    seen.reached.setdefault(name, (tick, label))
-                    seen.is_decided |= self._roles[name] is Role.OUTPUT
-            if seen.is_decided:
-                return
-
-    def _compare_noise(self, walk: Walk, noises: list[bytes], label: str, seen: _Seen) -> None:
-        for tick in range(1, self._num_ticks + 1):
-            walk.tick()
-            if walk.noises != noises[: len(walk.noises)]:
-                seen.reached.setdefault("noise", (tick, label))
-                seen.is_decided = True
-                return
-
-
-def _first_difference(walk: Walk, frames: Sequence[Frame]) -> tuple[int, str] | None:
-    for tick, expected in enumerate(frames, start=1):
-        try:
-            walk.tick()
-        except FlashrtError as error:
-            return tick, f"error: {error}"
-        for name in _differing(walk.frame(), expected):
-            return tick, name
-    return None
-
-
-def _differing(found: Frame, expected: Frame) -> Iterator[str]:
-    for name in {**expected, **found}:
-        if found.get(name) != expected.get(name):
-            yield name
-
-
-def _live_buffers(places: Sequence[Placement], seen: dict[str, _Seen]) -> frozenset[str]:
-    """Return the STATE buffers whose damage reaches OUTPUT or noise, by whatever way.
-
-    A buffer that reaches only buffers which reach nothing is as dead as they are.
-    """
-    live = {name for name, one in seen.items() if one.is_decided}
-    inert = {place.spec.name for place in places if place.spec.inert is not None}
-    while True:
-        more = {
-            name
-            for name, one in seen.items()
-            if name not in live and any(other in live - inert for other in one.reached)
-        }
-        if not more:
-            return frozenset(live)
-        live |= more
-
-
-def _judge(place: Placement, seen: _Seen, live: frozenset[str]) -> BufferResult:
-    spec = place.spec
-    is_live = spec.name in live
-    mark = spec.inert.value if spec.inert is not None else "noise" if spec.feeds_noise else ""
-    if spec.feeds_noise:
-        verdict = Verdict.NOISE if is_live else Verdict.MISMARKED
-    elif spec.inert is not None:
-        verdict = Verdict.MISMARKED if is_live else Verdict.INERT
-    else:
-        verdict = Verdict.MATTERS if is_live else Verdict.DEAD
-    first = min(seen.reached.values(), default=(-1, ""))
-    return BufferResult(
-        buffer=spec.name,
-        num_bytes=spec.num_bytes,
-        mark=mark,
-        verdict=verdict,
-        reached=tuple(sorted(seen.reached)),
-        after_ticks=first[0],
-        damage=first[1],
-        num_runs=seen.num_runs,
-    )

@@ -23,6 +23,19 @@ class CheckName(enum.Enum):
     DAMAGE = "damage"
 
 
+QUESTIONS = {
+    CheckName.CAPTURE: "is every program captured, and the plan sound?",
+    CheckName.REPLAY: "does a program do again what its graph replays?",
+    CheckName.COUNTERS: "do counters and inputs say what the engine takes them to say?",
+    CheckName.POISON: "is nothing read but STATE and INPUT after a restore?",
+    CheckName.LANE: "does another lane give the same bytes?",
+    CheckName.FRESH: "does a fresh instance give the same bytes?",
+    CheckName.HISTORIES: "does a used lane, restored, equal a fresh start?",
+    CheckName.DAMAGE: "does every STATE buffer matter?",
+}
+"""What each part asks."""
+
+
 class Verdict(enum.Enum):
     """What damaging a STATE buffer showed; stable names for the JSON file.
 

@@ -122,6 +122,7 @@ class Rig:
     def initialise(self, lane: int) -> None:
         """Give a lane the state of a fresh environment; all else in it becomes zero."""
         ctypes.memset(self.lanes[lane].address, 0, self.layout.lane_bytes)
+        self.lanes[lane].clear_poison()
         for name, value in self.model.initial_state().items():
             self.lanes[lane].views[name].copy_(value)
         self.lanes[lane].views[NOISE_SEED].fill_(FIRST_SEED)

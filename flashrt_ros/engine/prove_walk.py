@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from flashrt_ros.engine.prove_rig import NUM_NOISE_SLOTS, Frame, Rig
+from flashrt_ros.errors import FlashrtError
 from flashrt_ros.models.base import (
     ELAPSED,
     GOAL_SEQUENCE,
@@ -287,3 +288,27 @@ class Walk:
             self._observer.after(key)
         self._written |= self._rig.written_by(key)
         return result
+
+
+def first_difference(walk: Walk, frames: Sequence[Frame]) -> tuple[int, str] | None:
+    """Run a walk until a boundary differs from those expected.
+
+    Returns:
+        Tick, from 1, and the buffer that differs or the error that ended it; None when
+        nothing does.
+    """
+    for tick, expected in enumerate(frames, start=1):
+        try:
+            walk.tick()
+        except FlashrtError as error:
+            return tick, f"error: {error}"
+        for name in differing(walk.frame(), expected):
+            return tick, name
+    return None
+
+
+def differing(found: Frame, expected: Frame) -> Iterator[str]:
+    """Walk the names of the buffers that differ between two boundaries, in layout order."""
+    for name in {**expected, **found}:
+        if found.get(name) != expected.get(name):
+            yield name

@@ -99,7 +99,7 @@ class OpTraits:
             kwargs: Keyword arguments.
             arguments: Names of the positional arguments, in order.
         """
-        if self.name.startswith(("aten::index_put", "aten::_index_put", "aten::index")) and any(
+        if "index" in self.name and any(
             isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
             for value in args[1:2]
             if isinstance(value, (list, tuple))

@@ -139,7 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         located_args = map_tensors(args, lambda tensor: self._locate(tensor, traits))
         located_kwargs = map_tensors(kwargs, lambda tensor: self._locate(tensor, traits))
-        writes = [self._writable(tensor, traits) for tensor in mutated]
+        writes = [self._writable(tensor, traits) for tensor in mutated if tensor.numel()]
         before = [_shape_of(tensor) for tensor in mutated]
 
         result = func(*args, **kwargs)
@@ -189,14 +189,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             or tensor.layout is not torch.strided
             or tensor.device.type != "cpu"
             or tensor.is_quantized
-            or tensor.is_conj()
-            or tensor.is_neg()
         ):
             self._watch.refuse(
                 traits.name,
                 "has an argument or a result that is no plain CPU tensor "
                 f"({type(tensor).__name__}, {tensor.layout}, {tensor.device})",
-                "use dense tensors on the CPU, with conj() and imag resolved",
+                "use dense tensors on the CPU",
             )
         return True
 

@@ -35,6 +35,8 @@ class Window:
         size: Extents.
         stride: Elements from one index to the next, by dimension.
         offset_bytes: Bytes from the region's start to the first element.
+        is_conj: Whether readers see the complex conjugate, lazily.
+        is_neg: Whether readers see the negative, lazily.
     """
 
     region: LaneRegion | PrivateRegion
@@ -42,12 +44,20 @@ class Window:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset_bytes: int
+    is_conj: bool = False
+    is_neg: bool = False
 
     @staticmethod
     def of(tensor: torch.Tensor, region: LaneRegion | PrivateRegion, offset_bytes: int) -> Window:
         """Describe a tensor as it is now; later changes of its shape don't count."""
         return Window(
-            region, tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), offset_bytes
+            region,
+            tensor.dtype,
+            tuple(tensor.size()),
+            tuple(tensor.stride()),
+            offset_bytes,
+            tensor.is_conj(),
+            tensor.is_neg(),
         )
 
 
@@ -181,7 +191,9 @@ class Tape:
             storage, base = self._storage(window, buffers, private)
             offset = (base + window.offset_bytes) // window.dtype.itemsize
             empty = torch.empty(0, dtype=window.dtype)
-            return empty.set_(storage, offset, window.size, window.stride)
+            tensor = empty.set_(storage, offset, window.size, window.stride)
+            tensor = tensor.conj() if window.is_conj else tensor
+            return torch._neg_view(tensor) if window.is_neg else tensor
 
         # Tensors made in inference mode can't be written to outside of it.
         with torch.inference_mode(False):

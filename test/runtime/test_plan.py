@@ -216,6 +216,20 @@ def test_failure_of_a_commit_before_its_first_state_write_poisons_nothing(
     assert not lane.is_poisoned
 
 
+@pytest.mark.parametrize(("key", "is_poisoned"), [(("commit",), True), (("step",), False)])
+def test_a_replay_cut_short_from_outside_poisons_if_it_writes_state(
+    graphs: GraphSet, monkeypatch: pytest.MonkeyPatch, key: ShapeKey, is_poisoned: bool
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    lane = Lane(graphs, 1)
+    monkeypatch.setattr(graphs.graph(1, key), "replay", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lane.replay(key)
+    assert lane.is_poisoned is is_poisoned
+
+
 def test_a_lane_poisoned_while_a_run_is_under_way_refuses_its_next_node(graphs: GraphSet) -> None:
     lane = Lane(graphs, 1)
     run = PlanRun(Plan(graphs, NODES), lane)

@@ -186,8 +186,7 @@ class PlannerNode(SessionNode):
         return goal
 
     def _refuse(self, topic: str, message: Any, error: FlashrtError) -> None:
-        if not self.reports.refused(topic, error):
-            return
+        self.reports.refused(topic, error)
         sender = (
             f" planner={message.planner} sequence={message.sequence}"
             if isinstance(message, Subgoal)

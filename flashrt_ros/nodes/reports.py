@@ -70,20 +70,15 @@ class Reports:
         """Publish an event of the engine's or the node's own."""
         self._events.publish(messages.execution_event(event, stamp_ns=self.now_ns()))
 
-    def refused(self, source: str, error: FlashrtError) -> bool:
-        """Count a refused message; log it, at most once a second by source and code.
-
-        Returns:
-            Whether it was logged, so that the caller may publish an event as often.
-        """
+    def refused(self, source: str, error: FlashrtError) -> None:
+        """Count a refused message; log it, at most once a second by source and code."""
         key = f"{source} {error.name}"
         self._refusals[key] += 1
         now = time.monotonic()
         if now - self._said.get(key, -_LOG_PERIOD_S) < _LOG_PERIOD_S:
-            return False
+            return
         self._said[key] = now
         self._node.get_logger().warning(f"{source} refused: {error.name} ({error.code}): {error}")
-        return True
 
     @property
     def refusals(self) -> dict[str, int]:

@@ -244,3 +244,18 @@ def peer() -> Iterator[Peer]:
     found = Peer()
     yield found
     found.close()
+
+
+@pytest.fixture
+def fresh_bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def fresh_peer() -> Iterator[Peer]:
+    pytest.importorskip("rclpy")
+    found = Peer()
+    yield found
+    found.close()

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help=f"registry name: {', '.join(sorted(MODELS))}")
     parser.add_argument("--weights", type=Path, help="safetensors file, not the packaged one")
     parser.add_argument(
-        "--ticks", type=_positive, metavar="N", help="ticks compared (default: three chunks)"
+        "--ticks", type=int, metavar="N", help="ticks compared (default: three chunks)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the histories (default 0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the proof there too")
@@ -107,10 +107,3 @@ def _verdict(proof: Proof) -> Text:
     return Text.assemble(
         ("not proved", "bold red"), f": '{proof.model}', {len(proof.findings)} findings ({about})"
     )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, found {value}")
-    return value

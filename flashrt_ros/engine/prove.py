@@ -26,7 +26,7 @@ from flashrt_ros.engine.prove_report import (
 )
 from flashrt_ros.engine.prove_rig import Frame, Region, Rig
 from flashrt_ros.engine.prove_walk import History, Walk, first_difference
-from flashrt_ros.errors import CaptureError, FlashrtError, SpecError
+from flashrt_ros.errors import CaptureError, FlashrtError, ParameterRangeError, SpecError
 from flashrt_ros.models.base import PolicyModel
 from flashrt_ros.runtime.spec import Role, ShapeKey
 
@@ -78,10 +78,22 @@ def prove(
         What was found. A model whose capture is refused is reported, not raised.
 
     Raises:
+        ParameterRangeError: Seed or ticks are out of range.
         FlashrtError: The model can't be made.
     """
     torch.set_num_threads(1)
-    return _Prover(create, num_ticks, seed, on_check).run()
+    model = create()
+    if not 0 <= seed < 1 << 32:
+        raise ParameterRangeError("a proof has no such seed", expected="0 to 2**32 - 1", found=seed)
+    # a queue may last for a chunk: in fewer ticks nothing need be planned, and all would pass
+    least = model.execute_horizon + 1
+    if num_ticks is not None and num_ticks < least:
+        raise ParameterRangeError(
+            f"a proof of '{model.name}' over so few ticks would say nothing",
+            expected=f"{least} or more",
+            found=num_ticks,
+        )
+    return _Prover(model, create, num_ticks or 3 * model.execute_horizon, seed, on_check).run()
 
 
 class _Prover:
@@ -89,16 +101,17 @@ class _Prover:
 
     def __init__(
         self,
+        model: PolicyModel,
         create: Callable[[], PolicyModel],
-        num_ticks: int | None,
+        num_ticks: int,
         seed: int,
         on_check: Callable[[CheckName], None],
     ) -> None:
+        self._model = model
         self._create = create
-        self._model = create()
+        self._num_ticks = num_ticks
         self._seed = seed
         self._on_check = on_check
-        self._num_ticks = num_ticks or 3 * self._model.execute_horizon
         self._history = History(self._model, seed)
         self._findings: list[Finding] = []
         self._checks: list[CheckResult] = []
@@ -125,7 +138,7 @@ class _Prover:
     def _run_checks(self, rig: Rig) -> None:
         self._check(CheckName.REPLAY, lambda: self._check_replay(rig))
         self._check(CheckName.COUNTERS, lambda: self._check_counters(rig))
-        starts = [self._record(rig, index) for index in range(NUM_STARTS)]
+        starts: list[_Start] = []
         self._check(CheckName.POISON, lambda: self._check_poison(rig, starts))
         if any(found.check is CheckName.POISON for found in self._findings):
             # each further comparison would find the same memory again, without its name
@@ -239,7 +252,8 @@ class _Prover:
         walk = Walk(rig, lane, self._history, ordinal=start.ordinal)
         return first_difference(walk, start.frames)
 
-    def _check_poison(self, rig: Rig, starts: Sequence[_Start]) -> None:
+    def _check_poison(self, rig: Rig, starts: list[_Start]) -> None:
+        starts.extend(self._record(rig, index) for index in range(NUM_STARTS))
         for start in starts:
             for value in POISONS:
                 rig.poison(0, value)

@@ -72,8 +72,16 @@ def test_weights_that_are_missing_are_refused(flashrt: Flashrt, tmp_path: Path) 
     assert "WEIGHTS (504)" in err
 
 
-@pytest.mark.parametrize("ticks", ["0", "-1", "many"])
-def test_ticks_are_checked(flashrt: Flashrt, ticks: str) -> None:
-    code, _, err = flashrt("prove", "minimal", "--ticks", ticks)
+@pytest.mark.parametrize(
+    "words", [("--ticks", "0"), ("--ticks", "4"), ("--seed", "-1"), ("--seed", str(1 << 32))]
+)
+def test_ranges_are_checked(flashrt: Flashrt, words: tuple[str, str]) -> None:
+    code, _, err = flashrt("prove", "minimal", *words)
+    assert code == 1
+    assert "PARAMETER_RANGE (503)" in err
+
+
+def test_wrong_usage_exits_with_two(flashrt: Flashrt) -> None:
+    code, _, err = flashrt("prove", "minimal", "--ticks", "many")
     assert code == 2
     assert "--ticks" in err

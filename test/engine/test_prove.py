@@ -212,6 +212,24 @@ def test_a_program_that_runs_only_once_is_named() -> None:
     assert "already built" in finding.message
 
 
+class FailsLater(Changed):
+    """Reads an index that leaves its range after some chunks."""
+
+    extra = (counter("cursor"),)
+    after: Mapping[ShapeKey, Program] = {
+        COMMIT: lambda buffers, slots: (
+            buffers["momentum"].add_(buffers["path"].index_select(0, buffers["cursor"])[0]),
+            buffers["cursor"].add_(4),
+        )
+    }
+
+
+def test_a_replay_that_fails_is_reported() -> None:
+    proof = prove(FailsLater)
+    assert not proof.is_proved
+    assert any("could not be run to the end" in finding.message for finding in proof.findings)
+
+
 class OtherEveryTime(Changed):
     """Has weights that no two instances share."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -26,6 +27,15 @@ TIMEOUT_S = 60.0
 """Longest wait for anything; generous, because the machine may be busy."""
 
 
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    """Leave no node behind in a ROS domain that the next test run may get."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Child:
     """A child process whose output is kept, and whose lines can be waited for."""
 
@@ -40,6 +50,7 @@ class Child:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -136,6 +147,8 @@ class Bench:
     def close(self) -> None:
         for child in reversed(self._children):
             child.close()
+            if child.output:
+                print(child.output)  # shown by pytest beside a failure
 
     def _file(self, suffix: str, text: str) -> str:
         self._count += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,14 +91,9 @@ def shared_mappings(pid: int) -> list[Mapping]:
     return found
 
 
-def maps_memory(pid: int, *, device: int, inode: int, offset: int) -> bool:
-    """Tell whether a process can write the byte of shared memory that the figures name."""
-    return any(
-        mapping.is_writable
-        and (mapping.device, mapping.inode) == (device, inode)
-        and mapping.offset <= offset < mapping.offset + mapping.num_bytes
-        for mapping in shared_mappings(pid)
-    )
+def find_mapping(pid: int, is_wanted: Callable[[Mapping], bool]) -> Mapping | None:
+    """Return the first mapping of shared memory that is wanted, None if a process has none."""
+    return next(filter(is_wanted, shared_mappings(pid)), None)
 
 
 def marked_processes(variable: str, value: str) -> list[int]:

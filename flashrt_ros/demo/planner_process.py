@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import rclpy
+from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -46,9 +47,11 @@ class PlannerProcess(Node):
         self.create_subscription(Subgoal, "planner_node/accepted", self._accepted, _GOAL_QOS)
         self._interrupts = self.create_client(Interrupt, "policy_node/interrupt")
         self._resumes = self.create_client(Resume, "policy_node/resume")
-        self.create_service(Interrupt, "~/send", self._send)
-        self.create_service(Interrupt, "~/interrupt", self._interrupt)
-        self.create_service(Resume, "~/resume", self._resume)
+        # Apart from the default group: a service that awaits would keep it from hearing the answer.
+        group = ReentrantCallbackGroup()
+        self.create_service(Interrupt, "~/send", self._send, callback_group=group)
+        self.create_service(Interrupt, "~/interrupt", self._interrupt, callback_group=group)
+        self.create_service(Resume, "~/resume", self._resume, callback_group=group)
 
     async def _send(
         self, request: Interrupt.Request, response: Interrupt.Response

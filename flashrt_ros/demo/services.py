@@ -109,6 +109,11 @@ class Services:
         request = ForkCapsule.Request(count=len(seeds), seeds=seeds)
         return self.call(ForkCapsule, f"{POLICY}/capsule/fork", request)
 
+    def try_fork(self, seeds: list[int]) -> Any:
+        """Make a branch for each seed, or return the refusal."""
+        request = ForkCapsule.Request(count=len(seeds), seeds=seeds)
+        return self.call(ForkCapsule, f"{POLICY}/capsule/fork", request, may_fail=True)
+
     def select(self, branch: int) -> Any:
         """Make a branch the environment, and end the others."""
         request = SelectBranch.Request(branch=branch, release_others=True)

@@ -1,0 +1,102 @@
+"""``flashrt-ros demo``: drives the simulated robot, and checks what must hold."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flashrt_ros.cli.processes import Processes, ProcessSpec, child_environment
+from flashrt_ros.cli.up import process_specs
+from flashrt_ros.errors import ConfigError
+from flashrt_ros.nodes.configuration import Configuration, default_config_path, load
+
+if TYPE_CHECKING:
+    from flashrt_ros.demo.stage import Crew
+
+CONFIG_NAME = "demo.yaml"
+PLANNER = "demo_planner"
+NEEDED = {
+    "rclpy": ("ros", " on x86_64, or source a ROS 2 installation"),
+    "gym_pusht": ("demo", ""),
+    "matplotlib": ("demo", ""),
+}
+"""Modules without which there is no demo, with the extra that installs each."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``demo``."""
+    parser.add_argument(
+        "--headless", action="store_true", help="plain lines instead of a live table"
+    )
+    parser.add_argument(
+        "--episodes", type=_count, default=20, metavar="N", help="episodes to run; 20 if left out"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw the picture here; flashrt_demo.png if left out, nowhere with --headless",
+    )
+    parser.add_argument(
+        "--config", type=Path, help="ROS parameter file; the packaged demo.yaml if left out"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo.
+
+    Returns:
+        0 if every check and every control held, else 1.
+
+    Raises:
+        ConfigError: Something that the demo needs is not installed.
+    """
+    for module, (extra, more) in NEEDED.items():
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(
+                f"the demo needs '{module}', which is not installed",
+                fix=f"pip install 'flashrt_ros[{extra}]'{more}",
+            )
+    for file in (arguments.json, arguments.plot):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ConfigError(f"there is no folder for '{file}'", fix="make it first")
+    from flashrt_ros.demo.run import Options, run_demo
+
+    options = Options(
+        num_episodes=arguments.episodes,
+        is_headless=arguments.headless,
+        json_file=arguments.json,
+        plot_file=arguments.plot,
+    )
+    configuration = load(arguments.config or default_config_path().with_name(CONFIG_NAME))
+    return run_demo(options, configuration, hire)
+
+
+def hire(
+    configuration: Configuration,
+    folder: Path,
+    emit: Callable[[str], None],
+    variables: Mapping[str, str],
+) -> Crew:
+    """Start engine, nodes and robot as ``up`` does, and the planner process beside them."""
+    specs = process_specs(configuration, folder, namespace="", with_sim=True, autostart=True)
+    planner = (sys.executable, "-m", "flashrt_ros.demo.planner_process")
+    processes = Processes(emit, environment={**child_environment(), **variables})
+    try:
+        processes.start([*specs, ProcessSpec(PLANNER, planner)])
+    except BaseException:
+        processes.stop()
+        raise
+    return processes
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if not 1 <= count <= 1000:
+        raise argparse.ArgumentTypeError("1 to 1000")
+    return count

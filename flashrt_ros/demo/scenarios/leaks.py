@@ -1,0 +1,146 @@
+"""Clients that come and go: engine and nodes must hold as much afterwards as before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from std_srvs.srv import Trigger
+
+from flashrt_ros.demo.census import Holdings, holdings
+from flashrt_ros.demo.scene import Scene
+from flashrt_ros.demo.stage import Stage
+from flashrt_ros.engine.client import EngineClient
+
+NUM_CLIENTS = 200
+"""Clients of the engine and of the nodes together."""
+
+WATCHED = ("engine", "policy_node", "planner_node")
+
+_NUM_ROS = 20
+_WARM_UP = 8
+_SETTLE_S = 5.0
+_LOOK_S = 0.05
+_END_S = 5.0
+
+
+def check_leaks(scene: Scene) -> None:
+    """Count descriptors and mappings before and after clients have come and gone.
+
+    Some clients die with a slot on loan, some with outputs unread, some are ROS
+    clients of the policy node's services.
+    """
+    stage = scene.stage
+    for number in range(_WARM_UP):
+        _come_and_go(scene, number)
+    before = _settled(stage, None)
+    for number in range(NUM_CLIENTS):
+        _come_and_go(scene, number)
+    after = _settled(stage, before)
+    leaked = _more(after, before)
+    scene.report.note(
+        "holdings",
+        {
+            name: {"fds": after[name].num_fds, "mappings": after[name].num_mappings}
+            for name in WATCHED
+        },
+    )
+    scene.view.say(f"{NUM_CLIENTS} clients have come and gone")
+    with EngineClient(stage.engine, client="demo/stayed") as client:
+        client.open_writer("goal")
+        kept = _more(_census(stage), before)
+    for name, found, held in (
+        ("leaked_fds", leaked.num_fds, kept.num_fds),
+        ("leaked_mappings", leaked.num_mappings, kept.num_mappings),
+    ):
+        scene.report.check(
+            name, found, expected=f"0 after {NUM_CLIENTS} clients", is_held=found <= 0
+        )
+        scene.report.control(
+            f"{name}_client_stayed",
+            name,
+            "a client that has not gone",
+            held,
+            expected="more than 0",
+            is_held=held > 0,
+        )
+
+
+def check_processes(scene: Scene) -> None:
+    """Count what is left of the demo's processes; call it once the stage is closed."""
+    stage = scene.stage
+    left = _left(stage)
+    scene.report.check("leaked_processes", len(left), expected="0 at the end", is_held=not left)
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(command, env={**os.environ, **stage.marks}) as child:
+        try:
+            found = len(_left(stage, timeout_s=0.0))
+        finally:
+            child.kill()
+    scene.report.control(
+        "process_stayed",
+        "leaked_processes",
+        "a process of the demo that was not stopped",
+        found,
+        expected="1",
+        is_held=found == len(left) + 1,
+    )
+    scene.report.note("killed_processes", list(stage.killed))
+
+
+def _come_and_go(scene: Scene, number: int) -> None:
+    if number % (NUM_CLIENTS // _NUM_ROS) == 0:
+        caller = scene.witness.create_client(Trigger, "policy_node/ping")
+        caller.wait_for_service(1.0)
+        scene.witness.destroy_client(caller)
+        return
+    client = EngineClient(scene.stage.engine, client=f"demo/client{number}")
+    try:
+        if number % 2:
+            client.open_writer("goal").loan()
+        if number % 3 == 0:
+            client.subscribe(actions=True, chunks=True, events=True)
+        client.ping()
+    finally:
+        client.close()
+
+
+def _census(stage: Stage) -> dict[str, Holdings]:
+    pids = stage.pids
+    return {name: holdings(pids[name]) for name in WATCHED}
+
+
+def _settled(stage: Stage, before: Mapping[str, Holdings] | None) -> dict[str, Holdings]:
+    """Count once nothing changes any more, or nothing is left of what there was not before."""
+    deadline = time.monotonic() + _SETTLE_S
+    last = _census(stage)
+    while time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        now = _census(stage)
+        if (now == last) if before is None else _is_clean(_more(now, before)):
+            return now
+        last = now
+    return last
+
+
+def _more(now: Mapping[str, Holdings], before: Mapping[str, Holdings]) -> Holdings:
+    """Add up what each process holds more than before."""
+    return Holdings(
+        sum(max(0, now[name].num_fds - before[name].num_fds) for name in before),
+        sum(max(0, now[name].num_mappings - before[name].num_mappings) for name in before),
+    )
+
+
+def _is_clean(more: Holdings) -> bool:
+    return more.num_fds == 0 and more.num_mappings == 0
+
+
+def _left(stage: Stage, timeout_s: float = _END_S) -> list[int]:
+    """Return the demo's processes that are still there after a while."""
+    deadline = time.monotonic() + timeout_s
+    while (left := stage.processes) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return left

@@ -6,7 +6,7 @@ import functools
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,8 +14,10 @@ import torch
 from torch import nn
 
 from flashrt_ros.errors import CaptureError
+from flashrt_ros.runtime import tape
 from flashrt_ros.runtime.backend import Buffers, Slots
 from flashrt_ros.runtime.cpu import CpuBackend, CpuGraph
+from flashrt_ros.runtime.memory_plan import Lifetime, MemoryPlan, plan_memory
 from flashrt_ros.runtime.spec import Role
 
 
@@ -272,6 +274,26 @@ def test_intermediates_share_memory(world: Any) -> None:
     assert isinstance(graph, CpuGraph)
     assert sum(tensor.numel() for tensor in graph.private_tensors()) <= 2 * 256
     assert world.replayed(graph) == world.eager(program)
+
+
+def test_a_tape_that_gives_other_bytes_is_refused(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the check at capture: a plan that puts every value in one place."""
+
+    def program(buffers: Buffers, slots: Slots) -> None:
+        memory = buffers["memory"]
+        buffers["out"].copy_(memory.sin() + memory.cos() * 2.0)
+
+    def overlapping(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
+        return MemoryPlan(tuple(0 for _ in lifetimes), plan_memory(lifetimes).num_bytes)
+
+    before = world.bytes_of(0)
+    with monkeypatch.context() as patch, pytest.raises(CaptureError, match="other bytes in out"):
+        patch.setattr(tape, "plan_memory", overlapping)
+        world.capture(program)
+    assert world.bytes_of(0) == before
+    world.capture(program)
 
 
 def test_uninitialised_memory_replays_to_the_same_bytes(world: Any) -> None:

@@ -104,7 +104,7 @@ def marked_processes(variable: str, value: str) -> list[int]:
         value: Chosen by who started them.
 
     Returns:
-        Process ids without the caller's; zombies, which hold nothing but their number, too.
+        Process ids without the caller's. Of a zombie nothing is left to find.
     """
     wanted = f"{variable}={value}".encode()
     found = []

@@ -23,7 +23,6 @@ from flashrt_ros.demo.scenarios import (
     stale,
     timings,
     transport,
-    without_ros,
 )
 from flashrt_ros.demo.scenarios.episodes import run_episodes
 from flashrt_ros.demo.scene import Scene
@@ -32,7 +31,6 @@ from flashrt_ros.demo.table import Board, LiveView, View, summary
 from flashrt_ros.demo.trace import Point
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.errors import FlashrtError
-from flashrt_ros.models import registry
 from flashrt_ros.nodes.configuration import Configuration
 
 PLOT_FILE = Path("flashrt_demo.png")
@@ -113,6 +111,10 @@ def _on_stage(scene: Scene, options: Options) -> None:
 
 
 def _off_stage(scene: Scene, options: Options, configuration: Configuration) -> None:
+    # Here, because it takes torch, and the curtain should not wait for that.
+    from flashrt_ros.demo.scenarios import without_ros
+    from flashrt_ros.models import registry
+
     scene.view.phase("controls: untrained weights, black image")
     engine = configuration.engine
     weights = Path(engine.weights) if engine.weights else None

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import secrets
+import signal
 import tempfile
 import time
 from collections import deque
@@ -134,8 +135,17 @@ class Stage:
             raise ScenarioError(f"{ended}, unasked")
 
     def close(self) -> None:
-        """Stop everything, children last, within seconds. Idempotent."""
-        self._exits.close()
+        """Stop everything, children last, within seconds; a second Ctrl-C does not hurry it.
+
+        In the main thread only. Idempotent.
+        """
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+        try:
+            self._exits.close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _raise_curtain(self) -> None:
         exits = self._exits

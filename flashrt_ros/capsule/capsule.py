@@ -113,7 +113,7 @@ def check_labels(labels: tuple[str, ...]) -> None:
         CapsuleNameError: A label has no key, no "=", or is over 256 characters.
     """
     for label in labels:
-        if not 0 < label.find("=") or len(label) > 256:
+        if label.find("=") < 1 or len(label) > 256:
             raise CapsuleNameError(
                 "a capsule can't have this label",
                 expected="key=value, 256 characters at most",

@@ -38,6 +38,9 @@ COLOUR: dict[MomentKind, str] = {
 }
 Corner = Literal["upper left", "upper right", "lower left", "lower right"]
 
+_SMALLEST_M = 0.006  # half the width of what is magnified
+_INSET = 0.34  # of the table
+
 MARKER: dict[MomentKind, str] = {
     "reset": "o",
     "interrupt": "X",
@@ -55,25 +58,66 @@ def episode(axes: Axes, trace: EpisodeTrace, *, is_small: bool) -> None:
     _ring(axes, trace.subgoal, GOAL if trace.is_reached else MISSED, scale, is_filled=True)
     if trace.detour is not None:
         _ring(axes, trace.detour, INTERRUPT, scale, is_filled=False)
-    for number, branch in enumerate(trace.branches):
-        is_chosen = number == trace.selected
-        axes.plot(
-            *np.asarray(branch).T,
-            color=BRANCH,
-            alpha=1.0 if is_chosen else 0.45,
-            lw=(2.2 if is_chosen else 1.0) * scale,
-            ls="-" if is_chosen else (0, (3, 1.5)),
-            solid_capstyle="round",
-            zorder=6 if is_chosen else 5,
-        )
+    _branches(axes, trace, scale)
     _path(axes, trace, scale)
     for moment in trace.moments:
         if moment.kind not in ("reset", "select"):
             _mark(axes, moment, scale)
     if is_small:
         _caption(axes, trace)
-    else:
-        _legend(axes, trace)
+        return
+    corners = _free_corners(trace)
+    _legend(axes, trace, corners[0])
+    if trace.branches:
+        _magnified(axes, trace, corners[1])
+
+
+def _branches(axes: Axes, trace: EpisodeTrace, scale: float) -> None:
+    for number, branch in enumerate(trace.branches):
+        is_chosen = number == trace.selected
+        axes.plot(
+            *np.asarray(branch).T,
+            color=BRANCH,
+            alpha=1.0 if is_chosen else 0.6,
+            lw=(2.2 if is_chosen else 1.1) * scale,
+            ls="-" if is_chosen else (0, (3, 1.5)),
+            solid_capstyle="round",
+            zorder=6 if is_chosen else 5,
+        )
+
+
+def _magnified(axes: Axes, trace: EpisodeTrace, corner: Corner) -> None:
+    """Draw the branches large where they differ most."""
+    branches = np.array(trace.branches)
+    spread = np.hypot(*np.ptp(branches, axis=0).T)
+    here = branches[:, int(spread.argmax())]
+    middle = (here.min(0) + here.max(0)) / 2
+    half = max(float(spread.max()) * 1.1, _SMALLEST_M)
+    size, gap = _INSET, 0.03
+    inset = axes.inset_axes(
+        (
+            gap if "left" in corner else 1 - size - gap,
+            gap if "lower" in corner else 1 - size - gap,
+            size,
+            size,
+        ),
+        zorder=12,
+    )
+    inset.set(
+        xlim=(middle[0] - half, middle[0] + half),
+        ylim=(middle[1] + half, middle[1] - half),
+        xticks=[],
+        yticks=[],
+        facecolor=PAPER,
+    )
+    for spine in inset.spines.values():
+        spine.set_color(BRANCH)
+    _block(inset, trace.block, None)
+    _ring(inset, trace.subgoal, GOAL, 1.0, is_filled=True)
+    _branches(inset, trace, 1.4)
+    axes.indicate_inset_zoom(inset, edgecolor=BRANCH, alpha=0.6)
+    text = f"{TABLE_M * size / (2 * half):.1f} times as large"
+    inset.text(0.04, 0.03, text, transform=inset.transAxes, fontsize=6.8, color=FAINT)
 
 
 def _table(axes: Axes) -> None:
@@ -160,7 +204,7 @@ def _caption(axes: Axes, trace: EpisodeTrace) -> None:
     )
 
 
-def _legend(axes: Axes, trace: EpisodeTrace) -> None:
+def _legend(axes: Axes, trace: EpisodeTrace, corner: Corner) -> None:
     from matplotlib.lines import Line2D
 
     def dot(colour: str, marker: str, edge: str = TABLE) -> Line2D:
@@ -183,7 +227,7 @@ def _legend(axes: Axes, trace: EpisodeTrace) -> None:
     axes.legend(
         [handle for handle, _ in entries],
         [label for _, label in entries],
-        loc=_free_corner(trace),
+        loc=corner,
         fontsize=7.2,
         frameon=True,
         framealpha=0.85,
@@ -193,8 +237,8 @@ def _legend(axes: Axes, trace: EpisodeTrace) -> None:
     )
 
 
-def _free_corner(trace: EpisodeTrace) -> Corner:
-    """Name the corner from which everything drawn is farthest."""
+def _free_corners(trace: EpisodeTrace) -> list[Corner]:
+    """Name the corners, the one first from which everything drawn is farthest."""
     drawn = np.concatenate(
         [np.array([*trace.path, trace.subgoal]), block_corners(np.array([trace.block]))[0]]
     )
@@ -204,4 +248,4 @@ def _free_corner(trace: EpisodeTrace) -> Corner:
         "lower left": (0.07, TABLE_M - 0.07),
         "lower right": (TABLE_M - 0.07, TABLE_M - 0.07),
     }
-    return max(corners, key=lambda name: np.hypot(*(drawn - corners[name]).T).min())
+    return sorted(corners, key=lambda name: -np.hypot(*(drawn - corners[name]).T).min())

@@ -172,10 +172,20 @@ def _title(
 
 
 def _best(traces: Sequence[EpisodeTrace], kind: MomentKind) -> EpisodeTrace:
-    """Choose the episode with a verb in it whose way was longest, else the longest of all."""
+    """Choose the episode that shows a verb best, else the longest of all.
+
+    That is the one whose branches differ most for a fork, otherwise the longest.
+    """
     with_verb = [trace for trace in traces if trace.seen(kind) and trace.is_reached]
     with_verb = with_verb or [trace for trace in traces if trace.seen(kind)]
+    forked = [trace for trace in with_verb if trace.branches]
+    if kind == "fork" and forked:
+        return max(forked, key=_spread)
     return max(with_verb or traces, key=lambda trace: len(trace.path))
+
+
+def _spread(trace: EpisodeTrace) -> float:
+    return float(np.ptp(np.array(trace.branches), axis=0).max())
 
 
 def _hero(axes: Axes, trace: EpisodeTrace, kind: MomentKind) -> None:

@@ -102,6 +102,7 @@ class ObservationInput:
         with self._lock:
             if self._is_closed:
                 return
+            self._sync.rewind(self._reports.now_ns())
             complete = self._sync.add(source, stamp_to_ns(message.header.stamp), message)
             if complete is None:
                 return

@@ -80,11 +80,17 @@ class StampSync:
                 return lead_ns, {name: item for name, (_, item) in matched.items()}
         return None
 
-    def clear(self) -> None:
-        """Forget every message, but not which sources match exactly."""
-        for queue in self._queues.values():
-            queue.clear()
-        self._last_ns = -1
+    def rewind(self, now_ns: int) -> None:
+        """Let older stamps in again if the last set's lies in the future.
+
+        Otherwise a clock set back, as simulated time is, or one frame with a stamp
+        ahead of its time would shut out every frame until the clock gets there.
+
+        Args:
+            now_ns: Clock of the stamps.
+        """
+        if self._last_ns > now_ns + self._slop_ns:
+            self._last_ns = -1
 
     def _match(self, source: str, lead_ns: int) -> tuple[int, Any] | None:
         queue = self._queues[source]

@@ -28,7 +28,8 @@ class StepService:
     """Answers ``~/step`` while every other service goes on.
 
     One step at a time: a second one is refused with BUSY, never queued. A reset,
-    restore or interrupt ends the step in progress with ABANDONED.
+    restore or interrupt ends a step that runs with ABANDONED; one that still waits for
+    its observation goes on waiting, now for one that is not older than the reset.
 
     Args:
         node: Gets the service.

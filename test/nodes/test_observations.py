@@ -89,6 +89,14 @@ class TestStampSync:
         assert sync.add("joints", 5, "j5") is None
         assert sync.add("joints", 3, "j3") is None
 
+    def test_a_stamp_from_the_future_does_not_shut_out_the_present(self) -> None:
+        sync = StampSync(["image"], slop_ns=10)
+        sync.add("image", 1000, "future")
+        sync.rewind(1000)
+        assert sync.add("image", 100, "now") is None
+        sync.rewind(100)
+        assert sync.add("image", 100, "now") == (100, {"image": "now"})
+
     @given(st.permutations([(s, t) for s in ("image", "joints", "depth") for t in range(4)]))
     def test_sets_come_in_order_and_never_mix_stamps(self, arrivals: list[tuple[str, int]]) -> None:
         sync = StampSync(["image", "joints", "depth"], slop_ns=0)

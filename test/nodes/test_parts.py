@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+
+from flashrt_ros.engine.protocol import ChannelInfo, FieldInfo, ModelInfo
+from flashrt_ros.errors import (
+    ConfigError,
+    FrameError,
+    GoalExpiredError,
+    PayloadShapeError,
+    UnknownChannelError,
+    UnsupportedError,
+)
+from flashrt_ros.msg import Subgoal
+from flashrt_ros.nodes.conversions import ns_to_stamp
+from flashrt_ros.nodes.fence import Fence
+from flashrt_ros.nodes.frames import Frames
+from flashrt_ros.nodes.goals import GoalChecker, goal_channel, only_field, pose_values
+
+S = 1_000_000_000
+
+
+class TestFence:
+    def fence(self) -> Fence:
+        fence = Fence()
+        fence.attach(7)
+        fence.open()
+        return fence
+
+    def passes(self, fence: Fence, *, epoch: int = 7, generation: int = 1, tick: int = 1) -> bool:
+        published: list[int] = []
+        passed = fence.pass_through(epoch, 0, generation, tick, lambda: published.append(1))
+        assert passed == bool(published)
+        return passed
+
+    def test_shut_lets_nothing_pass(self) -> None:
+        fence = self.fence()
+        assert self.passes(fence)
+        fence.shut()
+        assert not self.passes(fence)
+        assert fence.num_dropped == 1
+
+    def test_an_older_generation_is_dropped_and_a_newer_one_raises(self) -> None:
+        fence = self.fence()
+        fence.raise_to(0, 3)
+        assert not self.passes(fence, generation=2)
+        assert self.passes(fence, generation=3)
+        assert self.passes(fence, generation=4)
+        assert not self.passes(fence, generation=3)
+
+    def test_it_never_lowers(self) -> None:
+        fence = self.fence()
+        fence.raise_to(0, 5)
+        fence.raise_to(0, 2)
+        assert fence.generation(0) == 5
+
+    def test_another_engine_is_dropped(self) -> None:
+        fence = self.fence()
+        assert not self.passes(fence, epoch=8)
+        fence.attach(8)
+        assert self.passes(fence, epoch=8)
+
+    def test_environments_have_generations_of_their_own(self) -> None:
+        fence = self.fence()
+        fence.raise_to(1, 9)
+        assert self.passes(fence, generation=1)
+
+    def test_ticks_up_to_the_last_one_are_dropped_until_the_generation_grows(self) -> None:
+        fence = self.fence()
+        fence.raise_to(0, 1, tick=10)
+        assert not self.passes(fence, tick=10)
+        assert self.passes(fence, tick=11)
+        assert self.passes(fence, generation=2, tick=1)
+
+    def test_shut_waits_for_a_publication_in_progress(self) -> None:
+        fence = self.fence()
+        is_inside, may_end = threading.Event(), threading.Event()
+        order: list[str] = []
+
+        def publish() -> None:
+            is_inside.set()
+            assert may_end.wait(30)
+            order.append("published")
+
+        def shut() -> None:
+            fence.shut()
+            order.append("shut")
+
+        first = threading.Thread(target=lambda: fence.pass_through(7, 0, 1, 1, publish))
+        second = threading.Thread(target=shut)
+        first.start()
+        assert is_inside.wait(30)
+        second.start()
+        may_end.set()
+        first.join(30)
+        second.join(30)
+        assert order == ["published", "shut"]
+
+
+class TestFrames:
+    half = math.sqrt(0.5)
+
+    def test_the_same_frame_needs_no_transform(self) -> None:
+        values = np.array([1.0, 2.0, 3.0, 4.0])
+        assert Frames().points(values, source="a", target="a") is values
+
+    def test_both_ways_and_over_several_edges(self) -> None:
+        frames = Frames(
+            [f"world table 1 0 0 0 0 {self.half} {self.half}", "table shelf 0 2 0 0 0 0 1"]
+        )
+        there = frames.points(np.array([1.0, 0.0]), source="shelf", target="world")
+        assert np.allclose(there, [1.0 - 2.0, 1.0])
+        back = frames.points(there, source="world", target="shelf")
+        assert np.allclose(back, [1.0, 0.0])
+
+    def test_rows_of_three(self) -> None:
+        frames = Frames(["a b 1 2 3 0 0 0 2"])  # quaternions are normalised
+        moved = frames.points(np.zeros((2, 3)), source="b", target="a")
+        assert moved.tolist() == [[1, 2, 3], [1, 2, 3]]
+
+    def test_an_unknown_frame_is_refused(self) -> None:
+        with pytest.raises(FrameError, match="'moon'"):
+            Frames(["a b 0 0 0 0 0 0 1"]).points(np.zeros(2), source="moon", target="a")
+
+    def test_what_is_no_point_is_refused(self) -> None:
+        with pytest.raises(FrameError, match="7"):
+            Frames(["a b 0 0 0 0 0 0 1"]).points(np.zeros(7), source="b", target="a")
+
+    @pytest.mark.parametrize(
+        "text", ["", "a b", "a b 0 0 0 0 0 0", "a b 0 0 0 0 0 0 0", "a b x 0 0 0 0 0 1", "nan"]
+    )
+    def test_an_entry_that_can_not_be_read_is_refused(self, text: str) -> None:
+        with pytest.raises(ConfigError):
+            Frames([text])
+
+
+def model(*channels: ChannelInfo) -> ModelInfo:
+    return ModelInfo("m", 4, 2, 2, ("x", "y"), S // 10, channels, "f", 1, 0, 1024)
+
+
+def channel(name: str = "goal", *, role: str = "goal", fields: int = 1) -> ChannelInfo:
+    parts = tuple(FieldInfo(f"v{n}", (2,), "float32", 0, -1.0, 1.0, "m") for n in range(fields))
+    return ChannelInfo(name, role, "table", 256, 4, 4096, parts)
+
+
+class TestGoals:
+    def checker(self) -> GoalChecker:
+        return GoalChecker(
+            model(channel()), Frames(), env_index=0, lifetime_ns=5 * S, future_ns=S // 10
+        )
+
+    def goal(self, stamp_ns: int, sequence: int = 1, planner: str = "p") -> Subgoal:
+        goal = Subgoal(planner=planner, sequence=sequence, values=[0.5, 0.25])
+        goal.header.frame_id = "table"
+        goal.header.stamp = ns_to_stamp(stamp_ns)
+        return goal
+
+    def test_checking_remembers_nothing_and_accepting_does(self) -> None:
+        checker = self.checker()
+        goal = self.goal(100 * S)
+        checker.check(goal, now_ns=100 * S)
+        assert checker.check(goal, now_ns=100 * S).sequence == 1
+        checker.accept(goal)
+        with pytest.raises(GoalExpiredError, match="sequence above 1"):
+            checker.check(goal, now_ns=100 * S)
+        checker.forget()
+        checker.check(goal, now_ns=100 * S)
+
+    def test_ages_at_the_limits(self) -> None:
+        checker = self.checker()
+        checker.check(self.goal(95 * S), now_ns=100 * S)
+        with pytest.raises(GoalExpiredError, match="older"):
+            checker.check(self.goal(95 * S - 1), now_ns=100 * S)
+        checker.check(self.goal(100 * S + S // 10), now_ns=100 * S)
+        with pytest.raises(GoalExpiredError, match="future"):
+            checker.check(self.goal(100 * S + S // 10 + 1), now_ns=100 * S)
+
+    def test_a_clock_set_back_does_not_lock_planners_out(self) -> None:
+        checker = self.checker()
+        checker.accept(self.goal(1000 * S, sequence=50))
+        checker.check(self.goal(10 * S, sequence=1), now_ns=10 * S)
+
+    def test_senders_without_numbers_get_growing_ones(self) -> None:
+        checker = self.checker()
+        assert checker.next_sequence("pose") == 1
+        checker.accept(self.goal(S, sequence=1, planner="pose"))
+        assert checker.next_sequence("pose") == 2
+
+    def test_one_of_several_channels_must_be_named(self) -> None:
+        several = model(channel("a"), channel("b"), channel("o", role="observation"))
+        assert goal_channel(several, "b").name == "b"
+        for name in ("", "o", "c"):
+            with pytest.raises(UnknownChannelError):
+                goal_channel(several, name)
+
+    def test_a_channel_of_several_fields_takes_no_row_of_values(self) -> None:
+        with pytest.raises(UnsupportedError):
+            only_field(channel(fields=2))
+
+    def test_a_pose_fills_a_point_only(self) -> None:
+        point = FieldInfo("p", (3,), "float32", 0, None, None, "m")
+        joints = FieldInfo("q", (7,), "float32", 0, None, None, "rad")
+        assert pose_values((1.0, 2.0, 3.0), point) == [1.0, 2.0, 3.0]
+        with pytest.raises(PayloadShapeError):
+            pose_values((1.0, 2.0, 3.0), joints)

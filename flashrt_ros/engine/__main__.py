@@ -21,6 +21,7 @@ import yaml
 
 from flashrt_ros.engine.address import EngineSocket, socket_path
 from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.logs import LossyHandler
 from flashrt_ros.engine.server import EngineServer
 from flashrt_ros.errors import (
     ConfigError,
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(
         level=options.log_level.upper(),
-        stream=sys.stderr,
+        handlers=[LossyHandler(sys.stderr.fileno())],
         format="%(levelname)s %(name)s: %(message)s",
     )
     stopper = _Stopper()

@@ -25,6 +25,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 _TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _CLOCK_MONOTONIC = 1
+_NEVER_NS = 1 << 62
 _IN_CREATE = 0x100
 _IN_MOVED_TO = 0x80
 
@@ -132,8 +133,10 @@ def set_timer(fd: int, deadline_ns: int | None) -> None:
 
     A point in the past fires at once; what had expired before is forgotten.
     """
-    # Zero would disarm, hence at least 1.
-    seconds, nanoseconds = divmod(max(1, deadline_ns), 10**9) if deadline_ns is not None else (0, 0)
+    seconds, nanoseconds = 0, 0
+    if deadline_ns is not None:
+        # Zero would disarm, and beyond the kernel's range is as good as never.
+        seconds, nanoseconds = divmod(min(max(1, deadline_ns), _NEVER_NS), 10**9)
     spec = struct.pack("qqqq", 0, 0, seconds, nanoseconds)
     if _libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, spec, None):
         raise _os_error()

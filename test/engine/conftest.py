@@ -56,6 +56,7 @@ class EngineProcess:
     def __init__(self, name: str, arguments: tuple[str, ...] = (), **config: object) -> None:
         self.name = name
         ready, told = os.pipe()
+        self.log_fd = os.memfd_create("log")
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "flashrt_ros.engine"),
@@ -63,7 +64,7 @@ class EngineProcess:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.log_fd,
             pass_fds=[told],
             text=True,
         )
@@ -76,7 +77,7 @@ class EngineProcess:
         try:
             wait_readable(ready, f"engine '{name}' did not start")
             if os.read(ready, 16) != b"ready\n":
-                raise RuntimeError(f"engine '{name}' ended: {self.process.communicate()}")
+                raise RuntimeError(f"engine '{name}' ended: {self.stop()}")
         finally:
             os.close(ready)
 
@@ -88,8 +89,8 @@ class EngineProcess:
         """Send a signal, wait for the end; returns exit code and what stood on stderr."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        _, log = self.process.communicate(timeout=WAIT_S)
-        return self.process.returncode, log
+        self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, os.pread(self.log_fd, 1 << 20, 0).decode()
 
 
 @pytest.fixture
@@ -104,6 +105,7 @@ def start_engine(runtime_folder: Path) -> Iterator[Callable[..., EngineProcess]]
     yield start
     for engine in engines:
         engine.stop()
+        os.close(engine.log_fd)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,7 @@ def engine(runtime_folder: Path) -> Iterator[EngineProcess]:
     engine = EngineProcess(f"tests/{os.getpid()}/{time.monotonic_ns()}")
     yield engine
     code, log = engine.stop()
+    os.close(engine.log_fd)
     assert code == 0, log
 
 

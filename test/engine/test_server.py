@@ -167,16 +167,51 @@ def test_a_client_that_does_not_read_is_cut_off(
     assert f"left {MAX_UNSENT_REPLIES} replies unread" in caplog.text
 
 
-def test_another_user_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("group_id", "peer", "groups", "is_admitted"),
+    [
+        (None, wire.Peer(1, 12345, 12345), {12345}, False),
+        (50, wire.Peer(1, 12345, 12345), {12345}, False),
+        (50, wire.Peer(1, 12345, 50), set(), True),
+        (50, wire.Peer(1, 12345, 12345), {7, 50}, True),
+        (None, wire.Peer(1, 0, 0), set(), True),
+        (None, wire.Peer(1, os.geteuid(), 12345), set(), True),
+    ],
+)
+def test_only_the_user_and_the_group_are_admitted(
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    group_id: int | None,
+    peer: wire.Peer,
+    groups: set[int],
+    is_admitted: bool,
+) -> None:
     served = serve()
-    monkeypatch.setattr(wire, "peer_credentials", lambda sock: wire.Peer(os.getpid(), 12345, 12345))
+    served.server._address.group_id = group_id
+    monkeypatch.setattr(wire, "peer_credentials", lambda sock: peer)
+    monkeypatch.setattr(wire, "peer_groups", lambda sock: frozenset(groups))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(socket_path(served.name)))
-        failure = protocol.decode_from_engine(sock.recv(65536))
-        assert isinstance(failure, protocol.Failure)
-        assert failure.code == PeerRefusedError.code
-        assert "user 12345" in failure.message
-    assert served.server.num_clients == 0
+        sock.settimeout(60)
+        if is_admitted:
+            sock.send(protocol.encode(protocol.Hello(1, protocol.PROTOCOL_VERSION, "", 0)))
+        answer = protocol.decode_from_engine(sock.recv(65536))
+        assert isinstance(answer, protocol.Welcome) is is_admitted
+        if isinstance(answer, protocol.Failure):
+            assert answer.code == PeerRefusedError.code
+            assert "user 12345" in answer.message
+            assert sock.recv(65536) == b""
+
+
+def test_the_kernel_names_the_peer() -> None:
+    one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with one, two:
+        peer = wire.peer_credentials(one)
+        assert peer == wire.Peer(os.getpid(), os.geteuid(), os.getegid())
+        assert wire.peer_groups(one) <= set(os.getgroups()) | {os.getegid()}
+        fd = wire.peer_descriptor(one, peer)
+        assert fd is not None
+        os.close(fd)
 
 
 # what a client holds -------------------------------------------------------------------------

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from flashrt_ros.engine.__main__ import load_model, read_config, request_priority
+from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.errors import (
+    ConfigError,
+    ParameterTypeError,
+    UnknownModelError,
+    UnknownParameterError,
+)
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("engine.yaml", "name: a/b\nrefill_delay_ms: 2   # an int where a float is meant\n"),
+        ("engine.json", '{"name": "a/b", "refill_delay_ms": 2}'),
+    ],
+)
+def test_yaml_and_json_are_read(tmp_path: Path, name: str, text: str) -> None:
+    config = read_config(write(tmp_path, name, text))
+    assert (config.name, config.refill_delay_ms) == ("a/b", 2.0)
+    assert read_config(write(tmp_path, name, text), name="c").name == "c"
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    assert read_config("") == EngineConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "match"),
+    [
+        ("rate: 3", UnknownParameterError, "no parameter 'rate'"),
+        ("num_thread: 3", UnknownParameterError, "num_threads"),
+        ("3: 3", UnknownParameterError, "'3'"),
+        ("num_threads: 1.5", ParameterTypeError, "num_threads"),
+        ("test_hooks: 1", ParameterTypeError, "test_hooks"),
+        ("device: cuda", ParameterTypeError, "device"),
+        ("num_threads: 0", ConfigError, "out of range"),
+        ("- 1", ConfigError, "no mapping"),
+        ("a: [", ConfigError, "can't be read"),
+    ],
+)
+def test_a_bad_file_is_refused(
+    tmp_path: Path, text: str, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        read_config(write(tmp_path, "engine.yaml", text))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_config(str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize(
+    "factory", ["nothing", "no_such_module:make", "json:no_such", ":", "json:"]
+)
+def test_a_factory_that_is_not_there(factory: str) -> None:
+    with pytest.raises(UnknownModelError, match=factory):
+        load_model(EngineConfig(), factory)
+
+
+def test_a_refused_priority_is_said_and_the_engine_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    with caplog.at_level(logging.WARNING):
+        assert not request_priority(10)
+    assert "rtprio" in caplog.text

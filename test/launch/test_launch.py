@@ -11,7 +11,7 @@ pytest.importorskip("launch_ros")
 pytest.importorskip("rclpy")
 
 if TYPE_CHECKING:
-    from conftest import Bench, Child, Peer
+    from test.nodes.conftest import Bench, Child, Peer
 
 LAUNCH_FILE = Path(__file__).resolve().parents[2] / "launch" / "flashrt.launch.py"
 

@@ -14,7 +14,7 @@ from flashrt_ros.errors import ConfigError
 from flashrt_ros.nodes.configuration import load
 
 if TYPE_CHECKING:
-    from conftest import Bench, Child, Peer
+    from test.nodes.conftest import Bench, Child, Peer
 
 CONFIG = """
 /**/engine:

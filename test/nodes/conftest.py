@@ -127,21 +127,26 @@ class Bench:
         child.wait_for_line("ready")
         return child
 
-    def node(self, module: str, *rules: str, section: str = "/**", **parameters: object) -> Child:
+    def node(self, module: str, *rules: str, section: str = "/**", **parameters: Any) -> Child:
         """Start a node; it is up once its services answer."""
         arguments = [word for rule in rules for word in ("-r", rule)]
         if parameters:
-            values = {section: {"ros__parameters": parameters}}
+            values = {"/**": {"ros__parameters": parameters}}
             arguments += ["--params-file", self._file("yaml", yaml.safe_dump(values))]
         return self.start([sys.executable, "-m", module, "--ros-args", *arguments])
 
-    def policy(self, *rules: str, **parameters: object) -> Child:
+    def policy(self, *rules: str, **parameters: Any) -> Child:
         """Start a policy node fit for the model "minimal"."""
-        given = {"cameras": [""], "status_period_s": 0.1, "rate_hz": 50, **parameters}
+        given: dict[str, Any] = {
+            "cameras": [""],
+            "status_period_s": 0.1,
+            "rate_hz": 50,
+            **parameters,
+        }
         return self.node("flashrt_ros.nodes.policy_node", *rules, **given)
 
-    def planner(self, *rules: str, **parameters: object) -> Child:
-        given = {"status_period_s": 0.1, **parameters}
+    def planner(self, *rules: str, **parameters: Any) -> Child:
+        given: dict[str, Any] = {"status_period_s": 0.1, **parameters}
         return self.node("flashrt_ros.nodes.planner_node", *rules, **given)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from flashrt_ros.msg import EngineStatus, ExecutionEvent, Subgoal
 from flashrt_ros.srv import Interrupt, ResetEpisode
 
 if TYPE_CHECKING:
-    from conftest import Bench, Child, Peer
+    from test.nodes.conftest import Bench, Child, Peer
 
 MEASURED = [0.125, 0.25]
 
@@ -192,6 +192,10 @@ def test_an_engine_that_dies_leads_to_the_safety_action_and_a_way_back(
     peer.until(lambda: len({tuple(c.data) for c in commands}) > 3, "the policy's commands")
 
 
+def _wait_for_state(peer: Peer, node: str, state: str) -> None:
+    peer.until(lambda: peer.state(node) == state, f"{node} in state {state}")
+
+
 def _level(diagnostics: list[DiagnosticArray], name: str) -> bytes | None:
     found = [s for d in diagnostics for s in d.status if s.name == name]
     return found[-1].level if found else None
@@ -224,7 +228,7 @@ def test_a_signal_ends_the_node_in_every_state(
         for name in ("policy_node", "planner_node"):
             request = ChangeState.Request(transition=Transition(label="configure"))
             peer.send(ChangeState, f"{name}/change_state", request)
-            peer.until(lambda name=name: peer.state(name) == "configuring")  # type: ignore[misc]
+            _wait_for_state(peer, name, "configuring")
     for child in children:
         child.process.send_signal(stop)
     for child in children:

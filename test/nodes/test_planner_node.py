@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +17,7 @@ from flashrt_ros.msg import EngineStatus, ExecutionEvent, Subgoal
 from flashrt_ros.nodes.conversions import ns_to_stamp
 
 if TYPE_CHECKING:
-    from conftest import Bench, Peer
+    from test.nodes.conftest import Bench, Peer
 
 NODE = "planner_node"
 
@@ -84,7 +83,7 @@ class Planner:
 
 
 @pytest.fixture(scope="module")
-def planner(bench: Bench, peer: Peer) -> Iterator[Planner]:
+def planner(bench: Bench, peer: Peer) -> Planner:
     bench.engine()
     bench.planner(
         goal_lifetime_s=30, future_tolerance_s=0.5, transforms=["table shelf 0.25 0 0 0 0 0 1"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import array
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from flashrt_ros.nodes.conversions import ns_to_stamp, stamp_to_ns
 from flashrt_ros.srv import Interrupt, ResetEpisode, Step
 
 if TYPE_CHECKING:
-    from conftest import Bench, Peer
+    from test.nodes.conftest import Bench, Peer
 
 NODE = "policy_node"
 SIZE = 96
@@ -123,7 +123,7 @@ class Cell:
 
 
 @pytest.fixture(scope="module")
-def cell(bench: Bench, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+def cell(bench: Bench, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Cell:
     weights: Path = tmp_path_factory.mktemp("weights") / "untrained.safetensors"
     FlowPolicy.untrained(0).save(weights, {})
     bench.engine(model="flow_policy", weights=str(weights), interrupt_depth=64)

@@ -29,7 +29,7 @@ from flashrt_ros.srv import (
 )
 
 if TYPE_CHECKING:
-    from conftest import Bench, Peer
+    from test.nodes.conftest import Bench, Peer
 
 NODE = "policy_node"
 BIG_SEED = {"capsule": "home", "has_seed": True, "seed": 2**63}

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +18,7 @@ from flashrt_ros.nodes.conversions import stamp_to_ns
 from flashrt_ros.srv import ResetEpisode, ResetSimulator
 
 if TYPE_CHECKING:
-    from conftest import Bench, Peer
+    from test.nodes.conftest import Bench, Peer
 
 
 class Table:
@@ -68,13 +67,13 @@ class Table:
 
 
 @pytest.fixture(scope="module")
-def lockstep(bench: Bench, peer: Peer) -> Iterator[Table]:
+def lockstep(bench: Bench, peer: Peer) -> Table:
     bench.node("flashrt_ros.sim.node", "__ns:=/lock", mode="lockstep", republish_s=0.1, rate_hz=50)
     return Table(peer, "/lock")
 
 
 @pytest.fixture(scope="module")
-def realtime(bench: Bench, peer: Peer) -> Iterator[Table]:
+def realtime(bench: Bench, peer: Peer) -> Table:
     bench.node("flashrt_ros.sim.node", "__ns:=/real", rate_hz=50)
     return Table(peer, "/real")
 

@@ -23,6 +23,7 @@ from flashrt_ros.demo.trace import EpisodeTrace, Pose
 
 _REFRESH_HZ = 3.0
 _SAID = 64
+_FACTS_COLUMNS = 68
 
 
 class Status(Protocol):
@@ -147,7 +148,7 @@ class LiveView(View):
 def render(board: Board, width: int, height: int) -> RenderableType:
     """Lay a board out for a terminal of ``width`` columns and ``height`` lines."""
     root = Layout()
-    map_columns = max(24, min(2 * (height - 4), 72, width // 2)) // 2 * 2
+    map_columns = max(24, min(2 * (height - 4), 72, width - _FACTS_COLUMNS)) // 2 * 2
     root.split_row(
         Layout(_map_panel(board, map_columns), name="map", size=map_columns + 4),
         Layout(name="facts"),
@@ -209,7 +210,7 @@ def _map_panel(board: Board, columns: int) -> RenderableType:
 def _status_panel(board: Board) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     for _ in range(4):
-        grid.add_column()
+        grid.add_column(no_wrap=True)
     status = board.status
     done = [trace for trace in board.traces if trace.block_end is not None]
     reached = sum(trace.is_reached for trace in done)
@@ -231,13 +232,13 @@ def _status_panel(board: Board) -> RenderableType:
                 "lanes",
                 f"{status.lanes_used} of {status.lanes_total}",
             ),
+            ("image age", _age(status.observation_age_ns), "reached", f"{reached} of {len(done)}"),
             (
-                "image age",
-                _age(status.observation_age_ns),
                 "state",
                 f"waits for {status.waiting_for}" if status.waiting_for else status.state,
+                "",
+                "",
             ),
-            ("reached", f"{reached} of {len(done)}", "", ""),
         ]
     for row in rows:
         grid.add_row(f"[dim]{row[0]}[/dim]", row[1], f"[dim]{row[2]}[/dim]", row[3])

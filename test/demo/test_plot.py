@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashrt_ros.demo.report import host
+from flashrt_ros.demo.trace import EpisodeTrace
+
+pytest.importorskip("matplotlib", reason="the extra 'demo' draws the picture")
+
+FIGURES: dict[str, Any] = {
+    "branches": 4,
+    "stale_after_reset": 0,
+    "ping_us": {"p50": 30.0, "p99": 90.0},
+    "reset_service_us": {"p50": 900.0, "p99": 2_500.0},
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 25])
+def test_a_picture_is_drawn_without_a_display(
+    count: int,
+    trace: EpisodeTrace,
+    forked_trace: EpisodeTrace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from flashrt_ros.demo import plot
+
+    monkeypatch.delenv("DISPLAY", raising=False)
+    traces = [forked_trace if number % 2 else trace for number in range(count)]
+    file = tmp_path / "demo.png"
+    plot.save(file, traces, FIGURES, host=host(), is_passed=count > 1)
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_a_run_that_broke_off(trace: EpisodeTrace, tmp_path: Path) -> None:
+    from flashrt_ros.demo import plot
+
+    trace.block_end = None
+    file = tmp_path / "demo.svg"
+    plot.save(file, [trace], {}, host=host(), is_passed=False)
+    assert "not all checks held" in file.read_text() or file.stat().st_size > 1000

@@ -248,6 +248,14 @@ class StandInEngine:
         return False
 
 
+@pytest.fixture
+def standin() -> Iterator[StandInEngine]:
+    """A stand-in engine, not served."""
+    engine = StandInEngine()
+    with engine.channel:
+        yield engine
+
+
 @dataclass
 class Served:
     """A stand-in engine behind a real server on a thread."""

@@ -7,14 +7,16 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from flashrt_ros.engine import linux, protocol, wire
-from flashrt_ros.engine.address import socket_path
+from flashrt_ros.engine import address, linux, protocol, wire
+from flashrt_ros.engine.address import EngineSocket, socket_path
 from flashrt_ros.engine.connection import MAX_UNSENT_REPLIES
+from flashrt_ros.engine.server import EngineServer
 from flashrt_ros.errors import (
     AbandonedError,
     CapsuleNotFoundError,
@@ -371,3 +373,22 @@ def test_clients_come_and_go_and_leave_nothing(serve: Serve) -> None:
     served.wait_for_clients(0)
     assert linux.num_fds() == before[0]
     assert linux.num_mappings() <= before[1] + 2  # the allocator's own
+
+
+def test_an_engine_that_fails_by_itself_ends_the_server(runtime_folder: Path, standin: Any) -> None:
+    """Its state can't be relied on; clients see the end, and the process its exit code."""
+
+    def fail(now_ns: int) -> None:
+        raise ZeroDivisionError("a bug")
+
+    standin.on_deadline = fail
+    standin.deadline_ns = 1
+    name = f"fails/{os.getpid()}"
+    with EngineServer(standin, EngineSocket(name)) as server:
+        sock = address.connect(name, timeout_s=0)
+        with pytest.raises(ZeroDivisionError):
+            server.run()
+    with sock:
+        sock.settimeout(60)
+        with pytest.raises(ConnectionResetError):
+            sock.recv(1)

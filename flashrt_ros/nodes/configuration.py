@@ -11,9 +11,9 @@ import msgspec
 import yaml
 
 from flashrt_ros.engine.config import EngineConfig
-from flashrt_ros.errors import ConfigError, UnknownParameterError
+from flashrt_ros.errors import ConfigError, ParameterTypeError, UnknownParameterError
 from flashrt_ros.nodes.declarations import SECTIONS
-from flashrt_ros.nodes.parameters import ROS_PARAMETERS, Value, check_values
+from flashrt_ros.nodes.parameters import ROS_PARAMETERS, Value, check_values, is_of_ros
 
 CONFIG_NAME = "flashrt.yaml"
 
@@ -25,7 +25,7 @@ class Configuration:
     Attributes:
         engine: What the engine process is told; its name is not resolved yet.
         nodes: One value for every parameter of each node, by section, with those of
-            ROS's own (``use_sim_time``) where the file sets them.
+            ROS's own (``use_sim_time``, ``qos_overrides``) where the file sets them.
         path: Where it was read.
     """
 
@@ -81,10 +81,7 @@ def load(path: Path | None = None) -> Configuration:
     for name, specs in SECTIONS.items():
         given = {**common, **sections.get(name, {})} if name != "engine" else sections.get(name, {})
         nodes[name] = check_values(name, specs, given)
-        for extra in ROS_PARAMETERS & given.keys():
-            if not isinstance(given[extra], bool):
-                raise ConfigError(f"parameter '{extra}' of {name} must be true or false")
-            nodes[name][extra] = bool(given[extra])
+        nodes[name].update(_ros_parameters(name, given))
     engine = nodes.pop("engine")
     return Configuration(_engine(engine), nodes, path)
 
@@ -99,6 +96,25 @@ def engine_name(namespace: str, name: str) -> str:
     if name.startswith("/"):
         return name.strip("/")
     return "/".join(part for part in (namespace.strip("/"), name.strip("/")) if part)
+
+
+def _ros_parameters(owner: str, given: Mapping[str, object]) -> dict[str, Value]:
+    """Return what rclpy declares by itself; it checks the rest of them when it does."""
+    found: dict[str, Value] = {}
+    for name, value in given.items():
+        if is_of_ros(name):
+            if name in ROS_PARAMETERS and not isinstance(value, bool):
+                raise ParameterTypeError(
+                    f"parameter '{name}' of {owner} has another type than declared",
+                    expected="bool",
+                    found=f"{type(value).__name__} {value!r}",
+                )
+            if not isinstance(value, bool | int | float | str):
+                raise ParameterTypeError(
+                    f"parameter '{name}' of {owner} is no plain value", found=repr(value)
+                )
+            found[name] = value
+    return found
 
 
 def _engine(values: Mapping[str, Value]) -> EngineConfig:

@@ -63,6 +63,7 @@ class ManagedNode(LifecycleNodeMixin, Node):
         self.is_closing = threading.Event()
         self.failure = ""
         self._fault: FlashrtError | None = None
+        self._fault_lock = threading.Lock()  # several threads find an engine gone at once
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         declare(self, specs)
         # Reentrant: change_state stays in progress while others are answered.
@@ -120,9 +121,10 @@ class ManagedNode(LifecycleNodeMixin, Node):
         Returns after :meth:`lost`; the transition runs in the lifecycle thread. From
         ``unconfigured`` the node can be configured again.
         """
-        if self._fault is not None or self.is_closing.is_set():
-            return
-        self._fault = error
+        with self._fault_lock:
+            if self._fault is not None or self.is_closing.is_set():
+                return
+            self._fault = error
         self.failure = f"{error.name}: {error}"
         self.log.fatal(f"fault: {self.failure}")
         self.lost(error)

@@ -33,6 +33,11 @@ ROS_PARAMETERS = frozenset({"use_sim_time", "start_type_description_service"})
 _ROS_PREFIX = "qos_overrides."
 
 
+def is_of_ros(name: str) -> bool:
+    """Say whether rclpy declares a parameter by itself."""
+    return name in ROS_PARAMETERS or name.startswith(_ROS_PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
     """A parameter that a node declares.
@@ -149,7 +154,7 @@ def check_values(
     """
     known = {spec.name: spec for spec in specs}
     for name in values:
-        if name not in known and name not in ROS_PARAMETERS and not name.startswith(_ROS_PREFIX):
+        if name not in known and not is_of_ros(name):
             raise UnknownParameterError(
                 f"{owner} has no parameter '{name}'",
                 fix=_suggest(name, known) or f"it has {', '.join(sorted(known))}",

@@ -2,17 +2,22 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("rclpy")
 
+from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Parameter, ParameterValue
 from rcl_interfaces.srv import DescribeParameters, SetParameters
+from rclpy.qos import ReliabilityPolicy
+from rosgraph_msgs.msg import Clock  # type: ignore[import-untyped]
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
@@ -209,6 +214,69 @@ def test_an_engine_that_dies_while_nothing_moves(bench: Bench, peer: Peer) -> No
     peer.until(lambda: peer.state("policy_node") == "unconfigured")
     bench.engine()
     peer.bring_up("policy_node")
+
+
+def test_an_engine_that_stops_answering_counts_as_lost(bench: Bench, peer: Peer) -> None:
+    engine = bench.engine()
+    bench.policy(request_timeout_s=0.5)
+    driver = Driver(peer)
+    commands = peer.listen(Float64MultiArray, "policy_node/commands")
+    peer.bring_up("policy_node")
+    driver.give_goal("policy_node")
+    peer.until(lambda: len(commands) > 10, "commands")
+    engine.process.send_signal(signal.SIGSTOP)
+    peer.until(lambda: peer.state("policy_node") == "unconfigured")
+    peer.until(lambda: list(commands[-1].data) == MEASURED, "the measured position")
+
+
+def test_sessions_leave_nothing_behind(bench: Bench, peer: Peer) -> None:
+    bench.engine()
+    node = bench.policy()
+    process = Path(f"/proc/{node.process.pid}")
+    driver = Driver(peer)
+    counts = []
+    for number in range(6):
+        peer.bring_up("policy_node")
+        driver.give_goal("policy_node", sequence=number + 1)
+        assert peer.change("policy_node", "deactivate")
+        assert peer.change("policy_node", "cleanup")
+        mappings = (process / "maps").read_text().count("memfd:")
+        counts.append((len(list((process / "fd").iterdir())), mappings))
+    assert counts[-1] == counts[1]
+
+
+def test_the_clock_of_the_simulation_counts_where_the_node_uses_it(
+    bench: Bench, peer: Peer
+) -> None:
+    bench.engine()
+    bench.planner(use_sim_time=True, goal_lifetime_s=2.0)
+    accepted = peer.listen(Subgoal, "planner_node/accepted")
+    events = peer.listen(ExecutionEvent, "planner_node/events")
+    clock = peer.publisher(Clock, "/clock")
+    goals = peer.publisher(Subgoal, "subgoal")
+    peer.bring_up("planner_node")
+
+    numbers = iter(range(1, 1000))
+
+    def reached(second: int, wanted: Callable[[], object]) -> bool:
+        """Let the clock stand at a second and send a goal that was made at 100."""
+        clock.publish(Clock(clock=Time(sec=second)))
+        goal = Subgoal(planner="test", sequence=next(numbers), values=[0.5, 0.5])
+        goal.header.stamp = Time(sec=100)
+        goal.header.frame_id = "table"
+        goals.publish(goal)
+        return bool(wanted())
+
+    peer.until(lambda: reached(100, lambda: accepted), "acceptance")
+    peer.until(lambda: reached(110, lambda: [e for e in events if "older" in e.detail]), "refusal")
+
+
+def test_qos_overrides_reach_the_sensor_subscriptions(bench: Bench, peer: Peer) -> None:
+    bench.engine()
+    bench.policy(**{"qos_overrides./joint_states.subscription.reliability": "reliable"})
+    assert peer.change("policy_node", "configure")
+    found = peer.until(lambda: peer.node.get_subscriptions_info_by_topic("/joint_states"))
+    assert found[0].qos_profile.reliability == ReliabilityPolicy.RELIABLE
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])

@@ -153,6 +153,16 @@ def test_use_sim_time_for_all_reaches_the_nodes_and_not_the_engine(tmp_path: Pat
     assert configuration.nodes["planner_node"]["use_sim_time"] is True
 
 
+def test_qos_overrides_reach_the_nodes(tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text(
+        "/**/policy_node:\n  ros__parameters:\n    qos_overrides:\n"
+        "      /image: {subscription: {depth: 2}}\n"
+    )
+    values = load(file).nodes["policy_node"]
+    assert values["qos_overrides./image.subscription.depth"] == 2
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -164,6 +174,7 @@ def test_use_sim_time_for_all_reaches_the_nodes_and_not_the_engine(tmp_path: Pat
         ("/**/engine:\n  ros__parameters:\n    seed: one\n", ParameterTypeError),
         ("/**/engine:\n  ros__parameters:\n    num_environments: 0\n", ConfigError),
         ("/**/engine:\n  ros__parameters:\n    device: tpu\n", ParameterRangeError),
+        ("/**:\n  ros__parameters:\n    use_sim_time: 1\n", ParameterTypeError),
         ("policy_node:\n  rate_hz: 1\n", ConfigError),
         ("- a\n", ConfigError),
         ("a: [\n", ConfigError),

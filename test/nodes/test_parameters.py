@@ -205,3 +205,14 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 )
 def test_engine_names_resolve_like_topics(namespace: str, name: str, resolved: str) -> None:
     assert engine_name(namespace, name) == resolved
+
+
+@pytest.mark.parametrize("section", ["policy_node", "planner_node", "sim"])
+def test_the_docs_list_every_parameter_as_declared(section: str) -> None:
+    text = (YAML.parents[1] / "docs" / "nodes.md").read_text(encoding="utf-8")
+    for spec in SECTIONS[section]:
+        row = f"| {spec.unit} | {spec.range_text} | {spec.description} |"
+        assert any(
+            line.startswith(f"| `{spec.name}` | {spec.kind} | ") and line.endswith(row)
+            for line in text.splitlines()
+        ), spec.name

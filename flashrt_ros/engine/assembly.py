@@ -63,6 +63,7 @@ def assemble(
         layout,
         backend,
         num_environments=config.num_environments,
+        num_branches=config.num_branch_lanes,
         staged=config.staged_channels,
         detect_torn=config.test_hooks,
     )

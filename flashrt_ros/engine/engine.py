@@ -20,7 +20,7 @@ from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.core import NullSink
 from flashrt_ros.engine.describe import capsule_info, model_info, status
 from flashrt_ros.engine.inspection import inspect
-from flashrt_ros.engine.jobs import StepDone, StepJob
+from flashrt_ros.engine.jobs import StepDone, StepJob, max_step_count
 from flashrt_ros.engine.moves import Moves
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.ticks import FIRST_TICK_DELAY_NS, Ticks
@@ -36,6 +36,7 @@ from flashrt_ros.errors import (
 )
 from flashrt_ros.models.base import PolicyModel
 
+MIN_RATE_HZ = 0.001
 MAX_RATE_HZ = 10_000.0
 MAX_PAGE = 64
 """Capsules in one answer; keeps it below the message limit."""
@@ -240,9 +241,13 @@ class Engine:
         timeline: Timeline = env
         if request.branch >= 0:
             timeline = self._branches.get(request.branch, env.env_index)
-        if not 0 <= request.count <= 1024:
+        most = max_step_count(self.core.model, self.core.config.replan_threshold)
+        if not 0 <= request.count <= most:
             raise PayloadRangeError(
-                "a step runs too many ticks", expected="0 to 1024", found=request.count
+                "the answer to this step would not fit a message",
+                expected=f"a count of 0 to {most}",
+                found=request.count,
+                fix="step in parts",
             )
         return self._ticks.begin_step(timeline, request, self.core.clock_ns(), done)
 
@@ -293,16 +298,17 @@ class Engine:
             raise ConfigError(
                 "unknown tick source", expected="'timer' or 'step'", found=request.tick_source
             )
-        if request.tick_source == "timer" and not 0 < request.rate_hz <= MAX_RATE_HZ:
+        is_timed = request.tick_source == "timer"
+        if is_timed and not MIN_RATE_HZ <= request.rate_hz <= MAX_RATE_HZ:
             raise ConfigError(
                 "the tick rate is out of range",
-                expected=f"above 0, at most {MAX_RATE_HZ:g} Hz",
+                expected=f"{MIN_RATE_HZ:g} to {MAX_RATE_HZ:g} Hz",
                 found=request.rate_hz,
             )
         self._verbs.take_home(env)
         env.is_active = True
         env.tick_source = request.tick_source
-        if request.tick_source == "timer":
+        if is_timed:
             env.period_ns = round(1e9 / request.rate_hz)
             env.next_tick_ns = self.core.clock_ns() + FIRST_TICK_DELAY_NS
         return self._where(env, request.rid)

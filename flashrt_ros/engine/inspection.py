@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import xxhash
 
+from flashrt_ros.engine import linux
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.protocol import Inspection
 from flashrt_ros.engine.timeline import Environment
@@ -23,7 +22,7 @@ def inspect(core: Core, graphs: GraphSet, env: Environment, rid: int) -> Inspect
     layout = core.layout
     payload = core.read_section(env.lane)
     read_address, committed_address = _goal_addresses(core, graphs, env)
-    device, inode, offset = core.latches.identify(read_address)
+    device, inode, offset = linux.locate(read_address) if read_address else (0, 0, 0)
     return Inspection(
         rid=rid,
         state_digest=xxhash.xxh3_128_hexdigest(payload[: layout.state_bytes]),
@@ -36,8 +35,8 @@ def inspect(core: Core, graphs: GraphSet, env: Environment, rid: int) -> Inspect
         goal_transport_copies=int(read_address != committed_address),
         torn_reads=core.latches.torn_reads,
         num_latches=core.latches.num_latches,
-        num_fds=sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1,
-        num_mappings=_num_mappings(),
+        num_fds=linux.num_fds(),
+        num_mappings=linux.num_shared_mappings(),
     )
 
 
@@ -53,8 +52,3 @@ def _goal_addresses(core: Core, graphs: GraphSet, env: Environment) -> tuple[int
                 offset = spec.field_offset(read.field.partition(".")[2])
                 return read.row_address(index) - offset, committed
     return 0, 0
-
-
-def _num_mappings() -> int:
-    with Path("/proc/self/maps").open(encoding="ascii", errors="replace") as maps:
-        return sum(1 for line in maps if "memfd:" in line)

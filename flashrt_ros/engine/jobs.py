@@ -6,10 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flashrt_ros.capsule.capsule import Origin
-from flashrt_ros.engine.protocol import ActionRecord, ChunkRecord, Stepped
+from flashrt_ros.engine.protocol import (
+    MAX_MESSAGE_BYTES,
+    ActionRecord,
+    ChunkRecord,
+    Stepped,
+)
 from flashrt_ros.engine.timeline import Timeline
 from flashrt_ros.errors import FlashrtError
+from flashrt_ros.models.base import PolicyModel
 from flashrt_ros.runtime.plan import PlanRun
+
+RECORD_BYTES = 192
+"""Bound of what an action or chunk takes in an answer, besides its values."""
 
 StepDone = Callable[[Stepped | FlashrtError], None]
 """Takes the answer to a step, once."""
@@ -58,3 +67,12 @@ class Flight:
 
 def ignore_answer(answer: Stepped | FlashrtError) -> None:
     """Answer nobody."""
+
+
+def max_step_count(model: PolicyModel, replan_threshold: int) -> int:
+    """Count the ticks whose actions and chunks fit one answer."""
+    action_bytes = RECORD_BYTES + 4 * model.action_dim
+    chunk_bytes = RECORD_BYTES + 4 * model.horizon * model.action_dim
+    chunk_share = chunk_bytes / (model.execute_horizon - replan_threshold)
+    room = MAX_MESSAGE_BYTES - RECORD_BYTES - 2 * chunk_bytes
+    return max(1, int(room / (action_bytes + chunk_share)))

@@ -32,6 +32,7 @@ class Latches:
         layout: Of a lane, to find those buffers in a capsule.
         backend: Copies, and gives graphs a view of the slots.
         num_environments: Each gets rings of its own.
+        num_branches: Branches that may live at once, each with a restored goal.
         staged: Channels forced through a copy.
         detect_torn: Keep a copy of a goal at its latch and compare when it is given back.
     """
@@ -43,6 +44,7 @@ class Latches:
         backend: Backend,
         *,
         num_environments: int,
+        num_branches: int = 0,
         staged: tuple[str, ...] = (),
         detect_torn: bool = False,
     ) -> None:
@@ -60,7 +62,12 @@ class Latches:
         self._backend = backend
         self._detect_torn = detect_torn
         self._channels = {
-            spec.name: Channel(spec, num_environments=num_environments)
+            # a goal brought back for each timeline, and one that is about to take its place
+            spec.name: Channel(
+                spec,
+                num_environments=num_environments,
+                num_engine_slots=num_environments + num_branches + 1,
+            )
             for spec in self.specs.values()
         }
         self._staging: dict[str, Block] = {
@@ -329,16 +336,6 @@ class Latches:
             raise UnknownChannelError(
                 f"the model has no channel '{name}'", expected=", ".join(self._channels)
             ) from None
-
-    def identify(self, address: int) -> tuple[int, int, int]:
-        """Find the shared memory at an address: device, inode, offset; zeros when private."""
-        for channel in self._channels.values():
-            offset = address - channel.address
-            if 0 <= offset < channel.num_slots * channel.spec.slot_bytes:
-                slot, rest = divmod(offset, channel.spec.slot_bytes)
-                device, inode, start = channel.identity(slot)
-                return device, inode, start + rest
-        return 0, 0, 0
 
     def goal_of(self, timeline: Timeline) -> SlotMeta | None:
         """Return the meta of the goal that a timeline reads."""

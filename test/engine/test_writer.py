@@ -161,7 +161,7 @@ def test_closing_with_views_alive_keeps_the_memory(serve: Serve) -> None:
     served = serve()
     client = served.client()
     writer = client.open_writer("goal")
-    before = linux.num_mappings()
+    before = linux.num_shared_mappings()
     view = writer.loan().fields["values"]
     view[:] = 0.75
     client.close()
@@ -169,7 +169,7 @@ def test_closing_with_views_alive_keeps_the_memory(serve: Serve) -> None:
     assert view.tolist() == [0.75, 0.75]
     view[:] = 0.5  # a mapping can't be revoked; what it can reach is tested with channels
     del view
-    assert linux.num_mappings() < before
+    assert linux.num_shared_mappings() < before
     with pytest.raises(LoanError, match="closed"):
         writer.loan()
 

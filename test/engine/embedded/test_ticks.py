@@ -14,6 +14,7 @@ from flashrt_ros.errors import (
     BusyError,
     ConfigError,
     NotActiveError,
+    PayloadRangeError,
     StepTimeoutError,
     TickSourceError,
     UnsupportedError,
@@ -165,10 +166,20 @@ def test_steps_need_an_active_environment_and_their_tick_source(make_rig: MakeRi
         rig.step()
     with pytest.raises(ConfigError):
         rig.start("sundial")
-    with pytest.raises(ConfigError):
-        rig.start("timer", rate_hz=0.0)
+    for rate_hz in (0.0, -1.0, 1e-310, 1e9, float("nan")):
+        with pytest.raises(ConfigError):
+            rig.start("timer", rate_hz=rate_hz)
     with pytest.raises(ConfigError):
         make_rig(replan_threshold=4)
+
+
+def test_a_step_whose_answer_would_not_fit_is_refused_before_it_runs(rig: Any) -> None:
+    with pytest.raises(PayloadRangeError, match="0 to") as caught:
+        rig.step(100_000)
+    most = int(str(caught.value.expected).rsplit(" ", 1)[1])
+    stepped = rig.step(most)
+    assert len(protocol.encode(stepped)) <= protocol.MAX_MESSAGE_BYTES
+    assert stepped.tick == most
 
 
 def test_the_goal_is_read_where_the_writer_wrote_it(rig: Any) -> None:

@@ -19,12 +19,24 @@ BELOW: dict[str, set[str]] = {
     "runtime": {"errors"},
     "capsule": {"errors", "runtime"},
     "models": {"errors", "runtime"},
+    "proof": {"errors", "runtime", "models"},
     "engine": {"errors", "runtime", "capsule", "models"},
     "trainer": {"errors", "runtime", "capsule", "models", "engine"},
     "nodes": {"errors", "runtime", "capsule", "models", "engine"},
     "sim": {"errors", "runtime", "capsule", "models", "engine", "nodes"},
-    "demo": {"errors", "runtime", "capsule", "models", "engine", "nodes", "sim"},
-    "cli": {"errors", "runtime", "capsule", "models", "engine", "nodes", "sim", "trainer", "demo"},
+    "demo": {"errors", "runtime", "capsule", "models", "proof", "engine", "nodes", "sim"},
+    "cli": {
+        "errors",
+        "runtime",
+        "capsule",
+        "models",
+        "proof",
+        "engine",
+        "nodes",
+        "sim",
+        "trainer",
+        "demo",
+    },
 }
 """Room → rooms that it may import besides itself."""
 

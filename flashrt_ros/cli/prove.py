@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flashrt_ros.engine.prove import prove
-from flashrt_ros.engine.prove_report import QUESTIONS, CheckName, Proof, Verdict
 from flashrt_ros.models.registry import MODELS, create
+from flashrt_ros.proof.prove import prove
+from flashrt_ros.proof.report import QUESTIONS, CheckName, Proof, Verdict
 
 _STYLES = {
     Verdict.MATTERS: "green",

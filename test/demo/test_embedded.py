@@ -4,9 +4,9 @@ import pytest
 
 from flashrt_ros.demo.embedded import Outcome, drive, inspect_transport, reach_rate
 from flashrt_ros.demo.hidden_state import HIDDEN, HiddenStatePolicy
-from flashrt_ros.engine.prove import prove
 from flashrt_ros.models.flow_policy import FlowPolicy
 from flashrt_ros.models.minimal import MinimalPolicy
+from flashrt_ros.proof.prove import prove
 from flashrt_ros.sim.episodes import HELD_OUT_SEEDS
 
 

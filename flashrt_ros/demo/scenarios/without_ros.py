@@ -7,10 +7,10 @@ from pathlib import Path
 from flashrt_ros.demo.embedded import drive, inspect_transport, reach_rate
 from flashrt_ros.demo.hidden_state import HIDDEN, HiddenStatePolicy
 from flashrt_ros.demo.scene import Scene
-from flashrt_ros.engine.prove import prove
 from flashrt_ros.models import registry
 from flashrt_ros.models.base import PolicyModel
 from flashrt_ros.models.flow_policy import FlowPolicy
+from flashrt_ros.proof.prove import prove
 from flashrt_ros.sim.episodes import HELD_OUT_SEEDS
 
 CLEARLY_SHORT = 0.5

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from flashrt_ros.engine.prove_damage import DamageTrial, complaint, judge, live_buffers
-from flashrt_ros.engine.prove_report import (
+from flashrt_ros.errors import CaptureError, FlashrtError, ParameterRangeError, SpecError
+from flashrt_ros.models.base import PolicyModel
+from flashrt_ros.proof.damage import DamageTrial, complaint, judge, live_buffers
+from flashrt_ros.proof.report import (
     QUESTIONS,
     BufferResult,
     CheckName,
@@ -24,10 +26,8 @@ from flashrt_ros.engine.prove_report import (
     Finding,
     Proof,
 )
-from flashrt_ros.engine.prove_rig import Frame, Region, Rig
-from flashrt_ros.engine.prove_walk import History, Walk, first_difference
-from flashrt_ros.errors import CaptureError, FlashrtError, ParameterRangeError, SpecError
-from flashrt_ros.models.base import PolicyModel
+from flashrt_ros.proof.rig import Frame, Region, Rig
+from flashrt_ros.proof.walk import History, Walk, first_difference
 from flashrt_ros.runtime.spec import Role, ShapeKey
 
 POISONS = (0xFF, 0x3F, 0x00)

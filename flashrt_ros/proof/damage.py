@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from flashrt_ros.engine.prove_report import BufferResult, Verdict
-from flashrt_ros.engine.prove_rig import Frame, Rig
-from flashrt_ros.engine.prove_walk import History, Walk, differing
 from flashrt_ros.errors import FlashrtError
+from flashrt_ros.proof.report import BufferResult, Verdict
+from flashrt_ros.proof.rig import Frame, Rig
+from flashrt_ros.proof.walk import History, Walk, differing
 from flashrt_ros.runtime.arena import DTYPES
 from flashrt_ros.runtime.spec import Placement, Role
 

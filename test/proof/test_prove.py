@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashrt_ros.engine.prove import prove
-from flashrt_ros.engine.prove_damage import damages
-from flashrt_ros.engine.prove_report import CheckName, Finding, Proof, Verdict
-from flashrt_ros.engine.prove_rig import Rig
-from flashrt_ros.engine.prove_walk import History, Walk
 from flashrt_ros.errors import ProofError
 from flashrt_ros.models import registry
 from flashrt_ros.models.action_queue import counter
 from flashrt_ros.models.base import CHUNK, Buffers, PolicyPlan, Program, Slots, slot_binding
 from flashrt_ros.models.minimal import ACTION_DIM, MinimalPolicy
+from flashrt_ros.proof.damage import damages
+from flashrt_ros.proof.prove import prove
+from flashrt_ros.proof.report import CheckName, Finding, Proof, Verdict
+from flashrt_ros.proof.rig import Rig
+from flashrt_ros.proof.walk import History, Walk
 from flashrt_ros.runtime.spec import ArenaLayout, BufferSpec, Inert, Role, ShapeKey
 
 PAIR = (ACTION_DIM,)

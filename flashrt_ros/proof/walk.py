@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 import numpy as np
 import torch
 
-from flashrt_ros.engine.prove_rig import NUM_NOISE_SLOTS, Frame, Rig
 from flashrt_ros.errors import FlashrtError
 from flashrt_ros.models.base import (
     ELAPSED,
@@ -24,6 +23,7 @@ from flashrt_ros.models.base import (
     PolicyModel,
     slot_binding,
 )
+from flashrt_ros.proof.rig import NUM_NOISE_SLOTS, Frame, Rig
 from flashrt_ros.runtime.arena import DTYPES
 from flashrt_ros.runtime.noise import NOISE_FIELD, draw_normal
 from flashrt_ros.runtime.plan import PlanRun

@@ -45,8 +45,9 @@ class Fence:
         Args:
             env_index: Environment that moved.
             generation: Its generation now.
-            tick: Control ticks committed so far; an action of a tick up to this one is
-                stale too while the generation stays. -1 says nothing of ticks.
+            tick: Control ticks committed so far; while the generation stays, an action
+                is stale too if its chunk began to act in one of them. -1 says nothing
+                of ticks.
         """
         with self._lock:
             self._raise(env_index, generation)
@@ -77,7 +78,7 @@ class Fence:
             epoch: Of what is to be published.
             env_index: Its environment.
             generation: Its generation.
-            tick: Control tick that it acts in, counted from 1.
+            tick: Control tick in which its chunk began to act, counted from 1.
             publish: Called while the fence can't move.
 
         Returns:

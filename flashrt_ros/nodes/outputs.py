@@ -129,6 +129,8 @@ class OutputReader:
             elif output.kind == protocol.OutputKind.CHUNK and self._on_chunk is not None:
                 self._on_chunk(made, payload, time.monotonic_ns() - output.produced_ns)
 
-        # A chunk is committed before the tick that pops its first action is counted.
-        tick = made.tick + (output.kind == protocol.OutputKind.CHUNK)
+        # The tick in which the first action of its chunk acts: a chunk is committed before the tick
+        # that pops it is counted, and an action left over in the queue belongs to an older one.
+        is_chunk = output.kind == protocol.OutputKind.CHUNK
+        tick = made.tick + 1 if is_chunk else made.tick - output.index
         self._fence.pass_through(made.engine_epoch, made.env_index, made.generation, tick, publish)

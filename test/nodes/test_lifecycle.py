@@ -22,7 +22,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 
-from flashrt_ros.msg import EngineStatus, ExecutionEvent, Subgoal
+from flashrt_ros.msg import ActionChunk, EngineStatus, ExecutionEvent, Subgoal
 from flashrt_ros.srv import Interrupt, ResetEpisode
 
 if TYPE_CHECKING:
@@ -133,11 +133,12 @@ def test_a_deactivated_node_takes_the_safety_action_and_then_sends_nothing(
     bench.engine()
     bench.policy()
     driver = Driver(peer)
+    chunks = peer.listen(ActionChunk, "policy_node/action_chunk")
     commands = peer.listen(Float64MultiArray, "policy_node/commands")
     events = peer.listen(ExecutionEvent, "policy_node/events")
     peer.bring_up("policy_node")
     driver.give_goal("policy_node")
-    peer.until(lambda: len(commands) > 10, "commands")
+    peer.until(lambda: len(commands) > 10 and chunks, "commands")
     assert peer.change("policy_node", "deactivate")
     peer.until(lambda: [e for e in events if e.kind == ExecutionEvent.SAFETY], "an event")
     peer.until(lambda: list(commands[-1].data) == MEASURED, "the measured position")
@@ -145,8 +146,12 @@ def test_a_deactivated_node_takes_the_safety_action_and_then_sends_nothing(
     num_statuses = len(peer.listen(EngineStatus, "policy_node/status"))
     peer.until(lambda: len(peer.received["policy_node/status"]) > num_statuses + 5)
     assert not commands
+    # What the engine still had queued was made before, and stays unsent: the first command is the
+    # first action of a chunk made after the activation.
+    chunks.clear()
     assert peer.change("policy_node", "activate")
-    peer.until(lambda: commands, "commands after activation")
+    peer.until(lambda: commands and chunks, "commands after activation")
+    assert list(chunks[0].actions[:2]) == list(commands[0].data)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def claim_ros_domain() -> tuple[int, TextIO]:
     """
     folder = Path(tempfile.gettempdir())
     for domain in ROS_DOMAINS:
-        file = (folder / f"flashrt_ros_test_domain_{os.getuid()}_{domain}.lock").open("w")
+        file = (folder / f"flashrt_ros_domain_{os.getuid()}_{domain}.lock").open("w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 from flashrt_ros.demo.waiting import News
 from flashrt_ros.engine.client import EngineClient
@@ -12,6 +13,7 @@ from flashrt_ros.errors import EngineGoneError
 _WAIT_S = 0.5
 
 
+@dataclass(frozen=True, slots=True)
 class Heard:
     """An action of a control tick.
 
@@ -19,14 +21,13 @@ class Heard:
         made: What it was made from.
         index: Its place in its chunk.
         produced_ns: When, CLOCK_MONOTONIC.
+        num_missed: Actions before it that were not heard.
     """
 
-    __slots__ = ("index", "made", "produced_ns")
-
-    def __init__(self, made: Provenance, index: int, produced_ns: int) -> None:
-        self.made = made
-        self.index = index
-        self.produced_ns = produced_ns
+    made: Provenance
+    index: int
+    produced_ns: int
+    num_missed: int
 
 
 class Ear:
@@ -59,7 +60,9 @@ class Ear:
                 message = self._client.receive(_WAIT_S)
                 if not isinstance(message, Output):
                     continue
-                heard = Heard(message.provenance, message.index, message.produced_ns)
+                heard = Heard(
+                    message.provenance, message.index, message.produced_ns, message.missed
+                )
                 self._client.release(message)
             except EngineGoneError:
                 return

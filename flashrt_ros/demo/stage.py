@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import secrets
 import signal
 import tempfile
@@ -22,6 +21,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import try_shutdown
 
 from flashrt_ros.demo.census import marked_processes
+from flashrt_ros.demo.domain import own_domain
 from flashrt_ros.demo.ear import Ear
 from flashrt_ros.demo.services import Services
 from flashrt_ros.demo.waiting import News, ScenarioError
@@ -36,7 +36,6 @@ MARK = "FLASHRT_ROS_DEMO"
 UP_S = 90.0
 """Longest wait until everything is active, s."""
 
-_DOMAINS = range(1, 102)  # above, the ports of a domain reach into the range for clients
 _LOG_LINES = 400
 _LOOK_S = 0.1
 
@@ -149,7 +148,8 @@ class Stage:
 
     def _raise_curtain(self) -> None:
         exits = self._exits
-        os.environ.setdefault("ROS_DOMAIN_ID", str(random.SystemRandom().choice(_DOMAINS)))
+        if "ROS_DOMAIN_ID" not in os.environ:
+            os.environ["ROS_DOMAIN_ID"] = str(exits.enter_context(own_domain()))
         os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
         folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="flashrt_ros_demo_"))
         exits.callback(self._stop_crew)

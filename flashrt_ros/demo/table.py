@@ -24,6 +24,8 @@ from flashrt_ros.demo.trace import EpisodeTrace, Pose
 _REFRESH_HZ = 3.0
 _SAID = 64
 _FACTS_COLUMNS = 68
+_STATUS_LINES = 8
+_LEAST_SAID = 4
 
 
 class Status(Protocol):
@@ -154,10 +156,11 @@ def render(board: Board, width: int, height: int) -> RenderableType:
         Layout(name="facts"),
     )
     num_checks = len([entry for entry in board.entries if isinstance(entry, Check)])
+    num_checks = max(0, min(num_checks, height - _STATUS_LINES - _LEAST_SAID - 5))
     root["facts"].split_column(
-        Layout(_status_panel(board), name="status", size=9),
-        Layout(_said_panel(board, max(3, height - 9 - num_checks - 5)), name="said"),
-        Layout(_checks_panel(board), name="checks", size=num_checks + 3),
+        Layout(_status_panel(board), name="status", size=_STATUS_LINES),
+        Layout(_said_panel(board, height - _STATUS_LINES - num_checks - 5), name="said"),
+        Layout(_checks_panel(board, num_checks), name="checks", size=num_checks + 3),
     )
     return root
 
@@ -255,9 +258,12 @@ def _said_panel(board: Board, count: int) -> RenderableType:
     return Panel(text, title="what just happened", border_style="dim")
 
 
-def _checks_panel(board: Board) -> RenderableType:
+def _checks_panel(board: Board, count: int) -> RenderableType:
     checks = [entry for entry in board.entries if isinstance(entry, Check)]
     controls = [entry for entry in board.entries if isinstance(entry, Control)]
+    if len(checks) > count:  # those that failed stay in sight, then the newest
+        checks.reverse()
+        checks = sorted(checks, key=lambda check: check.is_held)[:count]
     lines = [_line(entry) for entry in checks]
     held = sum(control.is_held for control in controls)
     lines.append(f"[dim]{held} of {len(controls)} controls noticed what was broken[/dim]")

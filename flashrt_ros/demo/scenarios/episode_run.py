@@ -37,7 +37,7 @@ class Interruption:
         latency_ticks: Control ticks from the interrupt to the first action of a chunk
             made under its goal.
         latency_ms: The same as time, from asking.
-        num_stray: Actions under another goal in between.
+        num_stray: Actions in between under another goal, or not heard.
     """
 
     latency_ticks: int
@@ -156,7 +156,7 @@ class EpisodeRun:
         seen = Interruption(
             latency_ticks=under_goal.made.tick - reply.tick,
             latency_ms=round((under_goal.produced_ns - asked_ns) / 1e6, 2),
-            num_stray=under_goal.made.tick - action.made.tick,
+            num_stray=under_goal.made.tick - action.made.tick + under_goal.num_missed,
         )
         scene.view.say(
             f"interrupt at plan node {reply.boundary}: first action under the new goal after "

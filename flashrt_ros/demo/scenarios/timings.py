@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -36,11 +37,16 @@ def measure(scene: Scene) -> None:
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     try:
+        paths: Counter[str] = Counter()
         with EngineClient(scene.stage.engine, client="demo/stopwatch") as client:
+
+            def reset() -> None:
+                paths[client.reset().path] += 1
+
             kinds: dict[str, Callable[[], Any]] = {
                 "reset_service_us": _caller(node, executor, "policy_node/reset"),
                 "trigger_us": _caller(node, executor, "policy_node/ping"),
-                "client_reset_us": client.reset,
+                "client_reset_us": reset,
                 "ping_us": client.ping,
             }
             samples = _sample(kinds)
@@ -49,6 +55,7 @@ def measure(scene: Scene) -> None:
         node.destroy_node()
     for name, values in samples.items():
         scene.report.note(name, quantiles(values))
+    scene.report.note("client_reset_paths", dict(paths))
     scene.view.say(
         ", ".join(
             f"{name.removesuffix('_us')} p50 {scene.report.figures[name]['p50']:.0f} µs"

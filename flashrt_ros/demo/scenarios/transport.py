@@ -42,9 +42,11 @@ def check_copies(scene: Scene, goal: Point) -> None:
     )
     with EngineClient(scene.stage.engine, client="demo/transport") as own:
         writer = own.open_writer("goal")
+        # One goal before, so that the slot in question is not the first of its ring.
+        writer.write(stamp_ns=scene.witness.now_ns(), source_sequence=1, values=list(goal))
         loan = writer.prepare(stamp_ns=scene.witness.now_ns(), values=list(goal)).loan
         written = _locate(int(loan.fields["values"].ctypes.data))
-        writer.commit(loan, stamp_ns=scene.witness.now_ns(), source_sequence=1)
+        writer.commit(loan, stamp_ns=scene.witness.now_ns(), source_sequence=2)
         scene.step_on(scene.lab_frames[1], scene.execute_horizon)
         latched = client.inspect()
         del loan

@@ -21,6 +21,7 @@ BEFORE_FORK_TICKS = 10
 
 _LENGTH_WEIGHT = 0.1  # as the policy's own score has it
 _SCORE_TOLERANCE = 1e-5
+_CHUNK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Forked:
         scores: Recomputed from them.
         selected: Index of the branch that was selected.
         is_score_equal: The recomputed scores are those that the policy reported.
-        is_continued: The first action after the select was the selected chunk's.
+        is_continued: The actions after the select were the selected chunk's.
     """
 
     chunks: list[Chunk]
@@ -45,21 +46,19 @@ class Forked:
 def fork_and_select(scene: Scene, run: EpisodeRun) -> Forked:
     """Let the running episode choose among branches, then let it go on in real time.
 
-    The environment is ticked by hand meanwhile, up to the end of its chunk, so that
-    every branch begins with a chunk of its own.
+    The environment is ticked by hand meanwhile, from the end of a chunk, so that every
+    branch begins with one of its own, to the end of the selected one.
 
     Raises:
         ScenarioError: A step made no chunk.
     """
     run.follow(lambda: run.judge.ticks >= BEFORE_FORK_TICKS)
-    services, witness = scene.services, scene.witness
-    services.tick_by("step")
+    services, witness, actions = scene.services, scene.witness, scene.stage.ear.actions
     last = scene.execute_horizon - 1
-    for _ in range(scene.execute_horizon + 1):
-        stamp_ns = witness.truths[-1].stamp_ns
-        reply = services.step(1, min_stamp_ns=stamp_ns + 1)  # one tick for each new picture
-        if reply.action_indices[0] == last:
-            break
+    scene.stage.news.wait(lambda: actions[-1].index == last, _CHUNK_S, "the end of a chunk")
+    services.tick_by("step")
+    if actions[-1].index != last:  # the next chunk was quicker
+        _finish_chunk(scene, last)
     seeds = [run.trace.seed * 10 + number for number in range(NUM_BRANCHES)]
     forked = services.fork(seeds)
     run.trace.happened("fork", run.now_s, witness.truths[-1].agent)
@@ -69,10 +68,7 @@ def fork_and_select(scene: Scene, run: EpisodeRun) -> Forked:
     selected = int(np.argmax(scores))
     services.select(forked.branches[selected])
     run.trace.happened("select", run.now_s, witness.truths[-1].agent)
-    first = services.step(1)
-    is_continued = (
-        bytes(memoryview(first.actions).cast("B")) == _rows(chunks[selected])[0].tobytes()
-    )
+    is_continued = _finish_chunk(scene, last) == _rows(chunks[selected])[: last + 1].tobytes()
     services.tick_by("timer")
     run.trace.branches = [_rows(chunk).astype(np.float64) for chunk in chunks]
     run.trace.selected = selected
@@ -176,6 +172,18 @@ def score(chunk: Chunk, subgoal: Array, agent: Array) -> float:
     left = float(np.linalg.norm(way[-1] - subgoal.astype(np.float64)))
     length = float(np.linalg.norm(np.diff(way, axis=0), axis=-1).sum())
     return -left - _LENGTH_WEIGHT * length
+
+
+def _finish_chunk(scene: Scene, last: int) -> bytes:
+    """Run ticks up to the end of a chunk, one for each new picture; returns their actions."""
+    done = b""
+    for _ in range(last + 1):
+        stamp_ns = scene.witness.truths[-1].stamp_ns
+        reply = scene.services.step(1, min_stamp_ns=stamp_ns + 1)
+        done += bytes(memoryview(reply.actions).cast("B"))
+        if reply.action_indices[0] == last:
+            break
+    return done
 
 
 def _chunk_of_branch(scene: Scene, branch: int) -> Chunk:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 
 from flashrt_ros.demo import plot
 from flashrt_ros.demo.report import Report, host
@@ -39,6 +40,7 @@ PLOT_FILE = Path("flashrt_demo.png")
 _GOAL: Point = (0.20, 0.20)
 _OTHER_GOAL: Point = (0.32, 0.12)
 _LOG_LINES = 25
+_LOG_COLUMNS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ def run_demo(options: Options, configuration: Configuration, hire: Hire) -> int:
         0 if every check and every control held, else 1.
     """
     console = Console()
+    if not console.is_terminal:
+        console.width = _LOG_COLUMNS
     board = Board(num_episodes=options.num_episodes)
     is_live = not options.is_headless and console.is_terminal
     view: View = LiveView(board, console) if is_live else View(board, console)
@@ -143,10 +147,10 @@ def _conclude(scene: Scene, options: Options, console: Console) -> None:
     console.print(summary(scene.view.board.entries))
     console.print()
     for failure in report.failures:
-        console.print(f"[bold red]✗[/bold red] {failure}", highlight=False)
+        console.print(f"[bold red]✗[/bold red] {escape(failure)}", highlight=False, soft_wrap=True)
     if report.failures:
         for line in list(scene.stage.log)[-_LOG_LINES:]:
-            console.print(line, style="dim", highlight=False, markup=False)
+            console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
     if report.missing:
         console.print("not measured: " + ", ".join(report.missing), style="red")
     facts = host()

@@ -75,7 +75,6 @@ class Capsule:
         fingerprint: What it was taken under.
         block: ``uint8[num_bytes]``: the STATE section, then INPUT, laid out as the lane.
         num_bytes: Bytes of payload.
-        digest: Hash of the payload once computed, else "".
     """
 
     id: str
@@ -89,7 +88,6 @@ class Capsule:
     fingerprint: Fingerprint
     block: Block
     num_bytes: int
-    digest: str = ""
 
 
 def check_name(name: str) -> None:

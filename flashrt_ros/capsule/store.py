@@ -7,8 +7,6 @@ import secrets
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-import xxhash
-
 from flashrt_ros.capsule.capsule import HOME, Capsule, Position, check_labels, check_name
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.errors import (
@@ -109,11 +107,11 @@ class CapsuleStore:
         pinned: bool = False,
         replace: bool = False,
         automatic: bool = False,
-    ) -> Capsule:
+    ) -> tuple[Capsule, Capsule | None]:
         """Make a capsule; nothing changes when it is refused.
 
         With ``replace`` the old capsule of that name loses it only after ``fill``
-        returned, and is dropped then.
+        returned, and is dropped then. A pinned one is not replaced, a ``home`` is.
 
         Args:
             fill: Copies the payload into the block it is given.
@@ -126,21 +124,20 @@ class CapsuleStore:
             replace: Take the name over from the capsule that has it.
             automatic: Taken by the engine, from the blocks set aside.
 
+        Returns:
+            The capsule, and the one it replaced.
+
         Raises:
             CapsuleNameError: The name or a label is malformed.
-            CapsuleNameTakenError: The name is taken and ``replace`` is false.
+            CapsuleNameTakenError: The name is taken and ``replace`` is false, or it is
+                another capsule's id.
+            CapsulePinnedError: The capsule to be replaced is pinned.
             CapsuleQuotaError: No block is left within the quota.
         """
         if name:
             check_name(name)
         check_labels(labels)
-        old = self._capsules.get(self._names.get(name, "")) if name else None
-        if old is not None and not replace:
-            raise CapsuleNameTakenError(
-                f"the capsule name '{name}' is taken",
-                found=old.id,
-                fix="use replace, or another name",
-            )
+        old = self._replaceable(name, replace=replace) if name else None
         block = self._take_block(automatic=automatic)
         try:
             fill(block)
@@ -165,7 +162,7 @@ class CapsuleStore:
             self._remove(old)
         if name:
             self._names[name] = capsule.id
-        return self._capsules[capsule.id]
+        return self._capsules[capsule.id], old
 
     def drop(self, key: str) -> Capsule:
         """Forget a capsule and reuse its block; its children become its parent's.
@@ -215,13 +212,6 @@ class CapsuleStore:
             return self._replace(capsule, pinned=True, is_automatic=False)
         return self._replace(capsule, pinned=pinned)
 
-    def with_digest(self, capsule: Capsule) -> Capsule:
-        """Return the capsule with the xxh3-128 of its payload, computed on first use."""
-        if capsule.digest:
-            return capsule
-        digest = xxhash.xxh3_128_hexdigest(capsule.block.view()[: capsule.num_bytes])
-        return self._replace(capsule, digest=digest)
-
     def ancestors(self, capsule_id: str) -> Iterator[str]:
         """Yield the ids on the way up from a capsule, itself first, while they are known."""
         seen: set[str] = set()
@@ -240,6 +230,24 @@ class CapsuleStore:
         self._names.clear()
         self._free.clear()
         self._free_automatic.clear()
+
+    def _replaceable(self, name: str, *, replace: bool) -> Capsule | None:
+        if name in self._capsules:
+            raise CapsuleNameTakenError(
+                f"the capsule name '{name}' is another capsule's id", fix="use another name"
+            )
+        old = self._capsules.get(self._names.get(name, ""))
+        if old is not None and not replace:
+            raise CapsuleNameTakenError(
+                f"the capsule name '{name}' is taken",
+                found=old.id,
+                fix="use replace, or another name",
+            )
+        if old is not None and old.pinned and not is_home(name):
+            raise CapsulePinnedError(
+                f"capsule '{name}' can't be replaced", found="pinned", fix="unpin it first"
+            )
+        return old
 
     def _replace(self, capsule: Capsule, **changes: object) -> Capsule:
         changed = dataclasses.replace(capsule, **changes)  # type: ignore[arg-type]

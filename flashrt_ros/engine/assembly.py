@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
 
@@ -15,10 +16,12 @@ from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.latches import Latches
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.models.base import PolicyModel
+from flashrt_ros.models.checks import check_model
 from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.cpu import CpuBackend
 from flashrt_ros.runtime.graph import GraphSet
@@ -55,28 +58,50 @@ def assemble(
             expected=f"below the model's execute_horizon of {model.execute_horizon}",
             found=config.replan_threshold,
         )
+    check_model(model)
     torch.set_num_threads(config.num_threads)
+    with ExitStack() as undo:
+        parts = _build(model, config, clock_ns, undo)
+        undo.pop_all()
+    return parts
+
+
+def _build(
+    model: PolicyModel, config: EngineConfig, clock_ns: Callable[[], int], undo: ExitStack
+) -> tuple[Core, GraphSet, Arena]:
+    """Make the parts, each with its own undoing should a later one fail."""
     backend = CpuBackend()
     layout = ArenaLayout.of(model.buffers())
     latches = Latches(
         model,
-        layout,
         backend,
         num_environments=config.num_environments,
         num_branches=config.num_branch_lanes,
         staged=config.staged_channels,
         detect_torn=config.test_hooks,
     )
+    undo.callback(latches.close)
     slots = latches.slots()
     noise = None
     if model.noise_shape is not None:
         noise = NoiseRing(model.noise_shape, num_slots=NUM_NOISE_SLOTS)
+        undo.callback(noise.close)
         slots.update(noise.slots)
     num_lanes = config.num_environments + config.num_standby_lanes + config.num_branch_lanes
     arena = backend.create_arena(layout, num_lanes=num_lanes)
+    undo.callback(arena.close)
     arena.seal()
     graphs = GraphSet(backend, model.programs(), arena, slots)
+    undo.callback(graphs.close)
     pool = LanePool(arena, graphs, num_standby=config.num_standby_lanes)
+    store = CapsuleStore(
+        backend.allocate_block,
+        num_bytes=layout.capsule_bytes,
+        quota_bytes=config.capsule_quota_bytes,
+        num_automatic=num_automatic_capsules(config),
+        now_ns=time.time_ns,
+    )
+    undo.callback(store.close)
     core = Core(
         epoch=secrets.randbits(62),
         config=config,
@@ -87,14 +112,9 @@ def assemble(
         plan=Plan(graphs, model.plan().nodes),
         pool=pool,
         noise=noise,
-        store=CapsuleStore(
-            backend.allocate_block,
-            num_bytes=layout.capsule_bytes,
-            quota_bytes=config.capsule_quota_bytes,
-            num_automatic=num_automatic_capsules(config),
-            now_ns=time.time_ns,
-        ),
+        store=store,
         latches=latches,
+        goals=Goals(latches, layout, model.inputs(), backend),
         environments=[
             Environment(env_index=index, branch=ENVIRONMENT, lane=pool.acquire())
             for index in range(config.num_environments)

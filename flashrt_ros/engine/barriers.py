@@ -37,21 +37,21 @@ class Barriers:
         """Refuse loans made before ``generation`` from now on."""
         self._barriers[env_index][channel].generation = generation
 
-    def raise_stamp(self, env_index: int, channel: str, stamp_ns: int) -> None:
-        """Refuse what was stamped before ``stamp_ns`` from now on; 0 admits every stamp."""
+    def set_stamp(self, env_index: int, channel: str, stamp_ns: int) -> None:
+        """Refuse what was stamped before ``stamp_ns`` from now on; a clock may have jumped back."""
         self._barriers[env_index][channel].stamp_ns = stamp_ns
 
     def num_refused(self, env_index: int, channel: str) -> int:
         """Return how many commits were refused."""
         return self._barriers[env_index][channel].num_refused
 
-    def admit(self, env_index: int, channel: str, *, generation: int | None, stamp_ns: int) -> None:
+    def admit(self, env_index: int, channel: str, *, generation: int, stamp_ns: int) -> None:
         """Refuse a commit from before the barrier, and count it.
 
         Args:
             env_index: Environment committed to.
             channel: Channel committed to.
-            generation: Under which the slot was loaned; None is always admitted.
+            generation: Under which the slot was loaned.
             stamp_ns: Writer's clock.
 
         Raises:
@@ -59,7 +59,7 @@ class Barriers:
             StaleStampError: Stamped before the barrier.
         """
         barrier = self._barriers[env_index][channel]
-        if generation is not None and generation < barrier.generation:
+        if generation < barrier.generation:
             barrier.num_refused += 1
             raise StaleGenerationError(
                 f"the slot of channel '{channel}' was loaned before the last reset",

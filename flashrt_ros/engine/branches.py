@@ -6,11 +6,11 @@ import hashlib
 
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine import protocol
-from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.core import Core, check_seed
 from flashrt_ros.engine.moves import Moves
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.ticks import Ticks
-from flashrt_ros.engine.timeline import Branch, Environment
+from flashrt_ros.engine.timeline import ENVIRONMENT, Branch, Environment
 from flashrt_ros.errors import BranchNotFoundError, NoFreeLaneError, SpecError
 
 
@@ -38,22 +38,19 @@ class Branches:
                 expected=f"count of 1 or more, and 0 or {max(request.count, 1)} seeds",
                 found=f"count {request.count}, {len(request.seeds)} seeds",
             )
+        for seed in request.seeds:
+            check_seed(seed)
         if request.count > core.pool.num_free:
             raise NoFreeLaneError(
                 f"environment {env.env_index} can't fork {request.count} branches",
                 expected=f"{core.pool.num_free} at most",
                 found=f"{len(core.branches)} of {core.config.num_branch_lanes} branches in use",
-                fix="select or release branches, or raise num_branch_lanes",
+                fix="select one and release the others, or raise num_branch_lanes",
             )
         source = self._moves.find(env, request.capsule) if request.capsule else None
-        if source is not None:
-            core.latches.require_engine_slot()
+        core.goals.require_slot()
         started = core.clock_ns()
-        if source is None:
-            core.latches.promote_goal(env)
-            capsule = self._moves.create(env, automatic=True, labels=("automatic=fork",))
-        else:
-            capsule = source
+        capsule = source or self._moves.create(env, automatic=True, labels=("automatic=fork",))
         seeds = request.seeds or tuple(
             derive_seed(capsule.position.noise_seed, index) for index in range(request.count)
         )
@@ -71,7 +68,7 @@ class Branches:
             )
             self._next_branch += 1
             core.reseed(branch, seed, 0)
-            self._give_goal(env, branch, capsule, indices, is_live=source is None)
+            self._give_goal(env, branch, source, indices)
             core.branches[branch.branch] = branch
             indices.append(branch.branch)
         core.emit(
@@ -86,17 +83,26 @@ class Branches:
         )
 
     def select(self, env: Environment, request: protocol.Select) -> protocol.Moved:
-        """Make a branch's lane the environment's: a flip, no copy."""
+        """Make a branch's lane the environment's: a flip, no copy.
+
+        :data:`ENVIRONMENT` chooses the environment as it is, which moves nothing and
+        only releases the others where that is asked for.
+        """
         core = self._core
         started = core.clock_ns()
+        if request.branch == ENVIRONMENT:
+            if request.release_others:
+                self.release_all(env)
+            return self._moves.moved(env, EventKind.SELECT, env.parent, "", started)
         chosen = self.get(request.branch, env.env_index)
+        chosen.lane.check_not_poisoned()
         self._ticks.abandon(env)
         self._ticks.abandon(chosen)
-        self._ticks.abandon_waiting(chosen)
         env.generation += 1
         old = env.lane
         env.lane, env.position = chosen.lane, chosen.position
         env.parent = chosen.parent
+        env.last_reset = None
         core.latches.raise_goal_barrier(env)
         core.latches.share_goal(chosen, env)
         core.latches.unlatch_all(chosen)
@@ -112,7 +118,6 @@ class Branches:
         """End every branch of an environment and free its lanes."""
         for branch in [b for b in self._core.branches.values() if b.env_index == env.env_index]:
             self._ticks.abandon(branch)
-            self._ticks.abandon_waiting(branch)
             self._core.latches.unlatch_all(branch)
             self._core.pool.release(branch.lane)
             del self._core.branches[branch.branch]
@@ -136,18 +141,17 @@ class Branches:
         self,
         env: Environment,
         branch: Branch,
-        capsule: Capsule,
+        source: Capsule | None,
         siblings: list[int],
-        *,
-        is_live: bool,
     ) -> None:
-        latches = self._core.latches
-        if is_live:
-            latches.share_goal(env, branch)
-        elif siblings:
-            latches.share_goal(self._core.branches[siblings[0]], branch)
+        """Give a branch its capsule's goal, or a copy of the live one where it has none."""
+        goals = self._core.goals
+        if siblings:
+            self._core.latches.share_goal(self._core.branches[siblings[0]], branch)
+        elif source is not None and source.position.origin.goal_sequence:
+            goals.restore(branch, source)
         else:
-            latches.restore_goal(branch, capsule)
+            goals.replay(branch, goals.newest(env))
 
     def _recycle_source(self, branch: Branch) -> None:
         source = branch.source

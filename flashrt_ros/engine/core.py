@@ -8,17 +8,22 @@ from dataclasses import dataclass, field, replace
 
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.store import CapsuleStore
+from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.latches import Latches
 from flashrt_ros.engine.protocol import Event, EventKind, OutputKind, Provenance
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.timeline import ENVIRONMENT, Branch, Environment, Timeline
+from flashrt_ros.errors import PayloadRangeError
 from flashrt_ros.models.base import NOISE_COUNTER, NOISE_SEED, PolicyModel
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.lanes import Lane, LanePool
 from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.plan import Plan
 from flashrt_ros.runtime.spec import ArenaLayout
+
+MAX_SEED = 2**63 - 1
 
 
 class NullSink:
@@ -52,6 +57,7 @@ class Core:
     noise: NoiseRing | None
     store: CapsuleStore
     latches: Latches
+    goals: Goals
     environments: list[Environment]
     clock_ns: Callable[[], int]
     sink: Sink = field(default_factory=NullSink)
@@ -98,6 +104,14 @@ class Core:
         if timeline.branch == ENVIRONMENT:
             self.sink.output(kind, provenance, index, payload)
 
+    def announce_goal(self, env: Environment, goal: SlotMeta) -> None:
+        """Publish that an environment latched a goal it had not read before."""
+        detail = (
+            f"sequence={goal.sequence} source_sequence={goal.source_sequence} "
+            f"stamp_ns={goal.stamp_ns}"
+        )
+        self.emit(EventKind.GOAL, env, detail=detail)
+
     def emit(
         self,
         kind: EventKind,
@@ -126,3 +140,15 @@ class Core:
         timeline.lane.views[NOISE_SEED].fill_(seed)
         timeline.lane.views[NOISE_COUNTER].fill_(counter)
         timeline.position = replace(timeline.position, noise_seed=seed, noise_counter=counter)
+
+
+def check_seed(value: int, what: str = "seed") -> None:
+    """Refuse a seed (or ``what`` else) that the noise generator does not take.
+
+    Raises:
+        PayloadRangeError: It is not within 0 to 2**63 - 1.
+    """
+    if not 0 <= value <= MAX_SEED:
+        raise PayloadRangeError(
+            f"the {what} is out of range", expected="0 to 2**63 - 1", found=value
+        )

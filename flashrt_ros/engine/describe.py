@@ -66,7 +66,7 @@ def capsule_info(capsule: Capsule) -> protocol.CapsuleInfo:
         tier="memory",
         pinned=capsule.pinned,
         fingerprint=capsule.fingerprint.digest,
-        digest=capsule.digest,
+        digest="",
     )
 
 

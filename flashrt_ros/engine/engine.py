@@ -17,18 +17,18 @@ from flashrt_ros.engine.assembly import assemble
 from flashrt_ros.engine.branches import Branches
 from flashrt_ros.engine.channels import WriterRing
 from flashrt_ros.engine.config import EngineConfig
-from flashrt_ros.engine.core import NullSink
+from flashrt_ros.engine.core import NullSink, check_seed
 from flashrt_ros.engine.describe import capsule_info, model_info, status
 from flashrt_ros.engine.inspection import inspect
-from flashrt_ros.engine.jobs import StepDone, StepJob, max_step_count
+from flashrt_ros.engine.jobs import StepDone, StepJob, check_tick_source, max_step_count
 from flashrt_ros.engine.moves import Moves
 from flashrt_ros.engine.served import Sink
+from flashrt_ros.engine.stats import Stats
 from flashrt_ros.engine.ticks import FIRST_TICK_DELAY_NS, Ticks
-from flashrt_ros.engine.timeline import Environment, Timeline
+from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline
 from flashrt_ros.engine.verbs import Verbs
 from flashrt_ros.errors import (
     AbandonedError,
-    ConfigError,
     FlashrtError,
     PayloadRangeError,
     UnknownEnvironmentError,
@@ -36,8 +36,6 @@ from flashrt_ros.errors import (
 )
 from flashrt_ros.models.base import PolicyModel
 
-MIN_RATE_HZ = 0.001
-MAX_RATE_HZ = 10_000.0
 MAX_PAGE = 64
 """Capsules in one answer; keeps it below the message limit."""
 
@@ -46,7 +44,9 @@ class Engine:
     """Owner of lanes, graphs, channels and capsules of one model.
 
     Construction captures every graph, which takes the time of a few eager runs.
-    Every method returns at once, or raises and leaves the state as it was.
+    Every method returns at once, or raises and leaves the state as it was. The intra-op
+    thread count of the whole process is set to ``config.num_threads``: it decides the
+    bytes, so a plan is refused while another one is in force.
 
     Args:
         model: Read-only from here on; shared by all lanes.
@@ -68,10 +68,11 @@ class Engine:
     ) -> None:
         self._is_closed = False
         self.core, self._graphs, self._arena = assemble(model, config, clock_ns)
+        self.core.latches.on_goal = self.core.announce_goal
         self._ticks = Ticks(self.core, lambda env: self._verbs.keep_boundary(env))
-        moves = Moves(self.core, self._ticks)
-        self._verbs = Verbs(self.core, self._ticks, moves)
-        self._branches = Branches(self.core, self._ticks, moves)
+        self._moves = Moves(self.core, self._ticks)
+        self._branches = Branches(self.core, self._ticks, self._moves)
+        self._verbs = Verbs(self.core, self._ticks, self._moves, self._branches)
         self._handlers: dict[type, Callable[..., protocol.Reply]] = {
             protocol.Activate: self._activate,
             protocol.Deactivate: self._deactivate,
@@ -142,7 +143,7 @@ class Engine:
         return self.core.latches.open_writer(channel, env_index)
 
     def close_writer(self, ring: WriterRing) -> None:
-        """Take a ring back; its loan returns, its pending commit stays."""
+        """Take a ring back, with its loan; what it committed stays handed over."""
         self.core.latches.close_writer(ring)
 
     def loan(self, ring: WriterRing) -> tuple[int, int, int]:
@@ -239,15 +240,14 @@ class Engine:
         """
         env = self.environment(request.env_index)
         timeline: Timeline = env
-        if request.branch >= 0:
+        if request.branch != ENVIRONMENT:
             timeline = self._branches.get(request.branch, env.env_index)
         most = max_step_count(self.core.model, self.core.config.replan_threshold)
         if not 0 <= request.count <= most:
             raise PayloadRangeError(
-                "the answer to this step would not fit a message",
-                expected=f"a count of 0 to {most}",
+                "a step can't run this many ticks",
+                expected=f"0 to {most}, so that the answer fits a message",
                 found=request.count,
-                fix="step in parts",
             )
         return self._ticks.begin_step(timeline, request, self.core.clock_ns(), done)
 
@@ -267,11 +267,10 @@ class Engine:
             pass
         if not answers:
             self.cancel_step(job)
-            env = self.environment(request.env_index)
             raise AbandonedError(
                 "an embedded step can't wait",
                 expected="goal and observation committed before",
-                found=f"waiting for {self._ticks.waiting_for(env) or 'a newer observation'}",
+                found=f"waiting for {self._ticks.lacks(job) or 'a newer observation'}",
             )
         answer = answers[0]
         if isinstance(answer, FlashrtError):
@@ -286,6 +285,8 @@ class Engine:
         self.core.environments.clear()
         self.core.branches.clear()
         self._graphs.close()
+        if self.core.noise is not None:
+            self.core.noise.close()
         self.core.store.close()
         self._arena.close()
         self.core.latches.close()
@@ -294,17 +295,9 @@ class Engine:
 
     def _activate(self, request: protocol.Activate) -> protocol.Moved:
         env = self.environment(request.env_index)
-        if request.tick_source not in ("timer", "step"):
-            raise ConfigError(
-                "unknown tick source", expected="'timer' or 'step'", found=request.tick_source
-            )
-        is_timed = request.tick_source == "timer"
-        if is_timed and not MIN_RATE_HZ <= request.rate_hz <= MAX_RATE_HZ:
-            raise ConfigError(
-                "the tick rate is out of range",
-                expected=f"{MIN_RATE_HZ:g} to {MAX_RATE_HZ:g} Hz",
-                found=request.rate_hz,
-            )
+        is_timed = check_tick_source(request)
+        self._ticks.abandon(env)
+        self._ticks.stats[env.env_index] = Stats()
         self._verbs.take_home(env)
         env.is_active = True
         env.tick_source = request.tick_source
@@ -317,7 +310,7 @@ class Engine:
         env = self.environment(request.env_index)
         env.is_active = False
         self._ticks.abandon(env)
-        self._ticks.abandon_waiting(env)
+        self._moves.flush(env)
         return self._where(env, request.rid)
 
     def _snapshot(self, request: protocol.Snapshot) -> protocol.CapsuleReply:
@@ -359,6 +352,8 @@ class Engine:
     def _reseed(self, request: protocol.Reseed) -> protocol.Moved:
         self._require_hooks("reseed")
         env = self.environment(request.env_index)
+        check_seed(request.seed)
+        check_seed(request.counter, "counter")
         self._ticks.abandon(env)
         self.core.reseed(env, request.seed, request.counter)
         return self._where(env, request.rid)

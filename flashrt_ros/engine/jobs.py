@@ -9,13 +9,17 @@ from flashrt_ros.capsule.capsule import Origin
 from flashrt_ros.engine.protocol import (
     MAX_MESSAGE_BYTES,
     ActionRecord,
+    Activate,
     ChunkRecord,
     Stepped,
 )
 from flashrt_ros.engine.timeline import Timeline
-from flashrt_ros.errors import FlashrtError
+from flashrt_ros.errors import ConfigError, FlashrtError
 from flashrt_ros.models.base import PolicyModel
 from flashrt_ros.runtime.plan import PlanRun
+
+MIN_RATE_HZ = 0.001
+MAX_RATE_HZ = 10_000.0
 
 RECORD_BYTES = 192
 """Bound of what an action or chunk takes in an answer, besides its values."""
@@ -76,3 +80,23 @@ def max_step_count(model: PolicyModel, replan_threshold: int) -> int:
     chunk_share = chunk_bytes / (model.execute_horizon - replan_threshold)
     room = MAX_MESSAGE_BYTES - RECORD_BYTES - 2 * chunk_bytes
     return max(1, int(room / (action_bytes + chunk_share)))
+
+
+def check_tick_source(request: Activate) -> bool:
+    """Refuse an unknown tick source, or a rate out of range; tell whether it is the timer.
+
+    Raises:
+        ConfigError: Either is the case.
+    """
+    if request.tick_source not in ("timer", "step"):
+        raise ConfigError(
+            "unknown tick source", expected="'timer' or 'step'", found=request.tick_source
+        )
+    is_timed = request.tick_source == "timer"
+    if is_timed and not MIN_RATE_HZ <= request.rate_hz <= MAX_RATE_HZ:
+        raise ConfigError(
+            "the tick rate is out of range",
+            expected=f"{MIN_RATE_HZ:g} to {MAX_RATE_HZ:g} Hz",
+            found=request.rate_hz,
+        )
+    return is_timed

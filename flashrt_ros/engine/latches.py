@@ -1,21 +1,21 @@
-"""What timelines read: channels, barriers, latches, and the goals a restore brings back."""
+"""What timelines read: channels, their barriers, and the slots latched."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
-from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine.barriers import Barriers
 from flashrt_ros.engine.channels import Channel, SlotMeta, WriterRing
 from flashrt_ros.engine.timeline import Branch, Environment, Latched, Timeline
-from flashrt_ros.errors import FlashrtError, UnknownChannelError
+from flashrt_ros.errors import FlashrtError, LoanError, SpecError, UnknownChannelError
 from flashrt_ros.models.base import PolicyModel, slot_binding
 from flashrt_ros.runtime.arena import Block
 from flashrt_ros.runtime.backend import Backend
-from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole, ChannelSpec
+from flashrt_ros.runtime.spec import ChannelRole, ChannelSpec
 
 NO_META = SlotMeta(sequence=0, source_sequence=0, stamp_ns=0, committed_ns=0, generation=0)
 """Of a slot nobody committed."""
@@ -28,8 +28,7 @@ class Latches:
     graph reads the copy: what a device does that can't map a ring.
 
     Args:
-        model: Declares the channels and which INPUT buffer keeps each field.
-        layout: Of a lane, to find those buffers in a capsule.
+        model: Declares the channels.
         backend: Copies, and gives graphs a view of the slots.
         num_environments: Each gets rings of its own.
         num_branches: Branches that may live at once, each with a restored goal.
@@ -40,7 +39,6 @@ class Latches:
     def __init__(
         self,
         model: PolicyModel,
-        layout: ArenaLayout,
         backend: Backend,
         *,
         num_environments: int,
@@ -55,10 +53,15 @@ class Latches:
                 f"staged channel '{unknown[0]}' is none of the model's",
                 expected=", ".join(self.specs),
             )
+        goals = [spec.name for spec in self.specs.values() if spec.role is ChannelRole.GOAL]
+        if len(goals) > 1:
+            raise SpecError(
+                "the model has several goal channels", expected="one at most", found=goals
+            )
+        self.on_goal: Callable[[Environment, SlotMeta], None] = _ignore
+        """Called when an environment latches a goal it has not read before."""
         self.num_latches = 0
         self.torn_reads = 0
-        self._inputs = model.inputs()
-        self._layout = layout
         self._backend = backend
         self._detect_torn = detect_torn
         self._channels = {
@@ -77,7 +80,7 @@ class Latches:
 
     def num_dropped(self, env_index: int, role: ChannelRole) -> int:
         """Count the commits of a role's channels that a barrier refused."""
-        return sum(self._barriers.num_refused(env_index, name) for name in self._named(role))
+        return sum(self._barriers.num_refused(env_index, name) for name in self.named(role))
 
     def slots(self) -> dict[str, torch.Tensor]:
         """Return the tensors that graphs read, ``"channel.field"`` → ``[num_slots, *shape]``."""
@@ -103,7 +106,7 @@ class Latches:
         return self.channel(channel).open_ring(env_index)
 
     def close_writer(self, ring: WriterRing) -> None:
-        """Take a ring back, with its loans and its pending commit."""
+        """Take a ring back, with its loan; what it committed stays handed over."""
         ring.channel.close_ring(ring)
 
     def loan(self, ring: WriterRing, generation: int) -> tuple[int, int]:
@@ -123,7 +126,6 @@ class Latches:
         stamp_ns: int,
         source_sequence: int,
         now_ns: int,
-        is_new: bool = False,
     ) -> int:
         """Take a loaned slot over as the newest of its channel; returns its sequence.
 
@@ -134,8 +136,6 @@ class Latches:
             stamp_ns: Writer's clock.
             source_sequence: Writer's own number.
             now_ns: Engine's clock.
-            is_new: Handed over in the message that raises the barrier, so that the
-                loan's generation does not matter.
 
         Raises:
             LoanError: Not this writer's loan.
@@ -147,7 +147,7 @@ class Latches:
             self._barriers.admit(
                 ring.env_index,
                 ring.channel.spec.name,
-                generation=None if is_new else loaned,
+                generation=loaned,
                 stamp_ns=stamp_ns,
             )
         except FlashrtError:
@@ -155,27 +155,55 @@ class Latches:
             raise
         return ring.commit(slot, ticket, stamp_ns, source_sequence, now_ns)
 
+    def check_goal_commit(
+        self, env: Environment, ring: WriterRing, slot: int, ticket: int, *, stamp_ns: int
+    ) -> None:
+        """Refuse what :meth:`commit` would refuse, and what is no goal of the environment.
+
+        Raises:
+            LoanError: Not this writer's loan, or no goal of this environment.
+            StaleGenerationError: Loaned before the barrier.
+            StaleStampError: Stamped before the barrier.
+        """
+        spec = ring.channel.spec
+        if spec.role is not ChannelRole.GOAL or ring.env_index != env.env_index:
+            raise LoanError(
+                "an interrupt can't hand this slot over",
+                expected=f"one of a goal writer of environment {env.env_index}",
+                found=f"one of channel '{spec.name}' of environment {ring.env_index}",
+            )
+        generation = ring.loan_generation(slot, ticket)
+        self._barriers.admit(ring.env_index, spec.name, generation=generation, stamp_ns=stamp_ns)
+
     # barriers ----------------------------------------------------------------------------
 
     def raise_goal_barrier(self, env: Environment, *, keep_pending: bool = False) -> None:
         """Drop loaned and, unless told otherwise, committed goals; the latched one stays."""
-        for name in self._named(ChannelRole.GOAL):
+        for name in self.named(ChannelRole.GOAL):
             self._barriers.raise_generation(env.env_index, name, env.generation)
             if not keep_pending:
                 self.channel(name).drop_pending(env.env_index)
 
-    def forget_goal(self, env: Environment, stamp_ns: int) -> None:
-        """Drop every goal of an environment, and refuse those stamped before ``stamp_ns``."""
+    def forget_goal(self, env: Environment, stamp_ns: int | None) -> None:
+        """Drop every goal of an environment, and refuse those stamped before ``stamp_ns``.
+
+        None leaves the bound where it is.
+        """
         self.raise_goal_barrier(env)
-        for name in self._named(ChannelRole.GOAL):
-            self._barriers.raise_stamp(env.env_index, name, stamp_ns)
+        for name in self.named(ChannelRole.GOAL):
+            if stamp_ns is not None:
+                self._barriers.set_stamp(env.env_index, name, stamp_ns)
             self.unlatch(env, name)
 
-    def forget_observations(self, env: Environment, stamp_ns: int) -> None:
-        """Drop every observation, and refuse those stamped before ``stamp_ns``."""
-        for name in self._named(ChannelRole.OBSERVATION):
+    def forget_observations(self, env: Environment, stamp_ns: int | None) -> None:
+        """Drop every observation, and refuse those stamped before ``stamp_ns``.
+
+        None leaves the bound where it is.
+        """
+        for name in self.named(ChannelRole.OBSERVATION):
             self._barriers.raise_generation(env.env_index, name, env.generation)
-            self._barriers.raise_stamp(env.env_index, name, stamp_ns)
+            if stamp_ns is not None:
+                self._barriers.set_stamp(env.env_index, name, stamp_ns)
             self.channel(name).drop_pending(env.env_index)
             self.unlatch(env, name)
 
@@ -196,17 +224,17 @@ class Latches:
 
     def has_new_goal(self, env: Environment) -> bool:
         """Tell whether a goal was committed that no plan has latched yet."""
-        return any(self._has_pending(env, name) for name in self._named(ChannelRole.GOAL))
+        return any(self._has_pending(env, name) for name in self.named(ChannelRole.GOAL))
 
     def newest_stamp_ns(self, timeline: Timeline, role: ChannelRole) -> int:
         """Return the oldest, over the role's channels, of the newest stamps; -1 for none."""
-        stamps = [self._newest(timeline, name).stamp_ns for name in self._named(role)]
+        stamps = [self._newest(timeline, name).stamp_ns for name in self.named(role)]
         return min(stamps, default=-1)
 
     def committed_ns(self, timeline: Timeline, role: ChannelRole) -> int:
         """Return when the role's channels were last committed, engine clock; 0 for never."""
         return max(
-            (self._newest(timeline, name).committed_ns for name in self._named(role)), default=0
+            (self._newest(timeline, name).committed_ns for name in self.named(role)), default=0
         )
 
     def latch(self, timeline: Timeline, env: Environment) -> None:
@@ -242,7 +270,7 @@ class Latches:
 
     def share_goal(self, source: Timeline, target: Timeline) -> None:
         """Let one timeline read the goal that another reads."""
-        for name in self._named(ChannelRole.GOAL):
+        for name in self.named(ChannelRole.GOAL):
             self.share(source, target, name)
 
     def unlatch(self, timeline: Timeline, name: str) -> None:
@@ -250,9 +278,14 @@ class Latches:
         latched = timeline.latched.pop(name, None)
         if latched is None:
             return
-        if latched.check and latched.check != self._payload(name, latched.slot):
+        if latched.check and latched.check != self.payload(name, latched.slot):
             self.torn_reads += 1
         self.channel(name).release(latched.slot)
+
+    def unlatch_observations(self, timeline: Timeline) -> None:
+        """Give the timeline's observations back."""
+        for name in self.named(ChannelRole.OBSERVATION):
+            self.unlatch(timeline, name)
 
     def unlatch_all(self, timeline: Timeline) -> None:
         """Give every slot back."""
@@ -261,66 +294,8 @@ class Latches:
 
     def promote_goal(self, env: Environment) -> None:
         """Latch the newest goal now, so that it can be copied or shared."""
-        for name in self._named(ChannelRole.GOAL):
+        for name in self.named(ChannelRole.GOAL):
             self._take_pending(env, name, self.channel(name))
-
-    # goals brought back ------------------------------------------------------------------
-
-    def goal_payload(self, timeline: Timeline) -> tuple[bytes, SlotMeta] | None:
-        """Copy the goal that the timeline reads, with its meta; None when there is none."""
-        for name in self._named(ChannelRole.GOAL):
-            latched = timeline.latched.get(name)
-            if latched is not None:
-                return self._payload(name, latched.slot), latched.meta
-        return None
-
-    def require_engine_slot(self) -> None:
-        """Check that a goal could be brought back.
-
-        Raises:
-            NoFreeSlotError: The engine's own ring is used up.
-        """
-        for name in self._named(ChannelRole.GOAL):
-            channel = self.channel(name)
-            channel.release(channel.engine_slot(NO_META))
-
-    def restore_goal(self, timeline: Timeline, capsule: Capsule) -> None:
-        """Bring a capsule's goal back into a slot of the engine's own; none if it has none."""
-        origin = capsule.position.origin
-        for name in self._named(ChannelRole.GOAL):
-            self.unlatch(timeline, name)
-            if not origin.goal_sequence:
-                continue
-            meta = SlotMeta(
-                sequence=origin.goal_sequence,
-                source_sequence=origin.goal_source_sequence,
-                stamp_ns=origin.goal_stamp_ns,
-                committed_ns=capsule.created_ns,
-                generation=0,
-            )
-            channel = self.channel(name)
-            slot = channel.engine_slot(meta)
-            base = channel.slot_address(slot)
-            for part in channel.spec.fields:
-                placement = self._layout.by_name[self._inputs[f"{name}.{part.name}"]]
-                self._backend.copy(
-                    base + channel.spec.field_offset(part.name),
-                    capsule.block.address + placement.offset,
-                    part.num_bytes,
-                )
-            timeline.latched[name] = self._latched(name, slot, meta)
-
-    def replay_goal(self, timeline: Timeline, goal: tuple[bytes, SlotMeta] | None) -> None:
-        """Put a goal copied by :meth:`goal_payload` back in force."""
-        for name in self._named(ChannelRole.GOAL):
-            self.unlatch(timeline, name)
-            if goal is None:
-                continue
-            payload, meta = goal
-            channel = self.channel(name)
-            slot = channel.engine_slot(meta)
-            ctypes.memmove(channel.slot_address(slot), payload, len(payload))
-            timeline.latched[name] = self._latched(name, slot, meta)
 
     # what is read ------------------------------------------------------------------------
 
@@ -345,6 +320,20 @@ class Latches:
         """Return the meta of the observation that a timeline reads."""
         return self._meta_of(timeline, ChannelRole.OBSERVATION)
 
+    def named(self, role: ChannelRole) -> list[str]:
+        """Return the names of a role's channels."""
+        return [name for name, spec in self.specs.items() if spec.role is role]
+
+    def hold(self, name: str, slot: int, meta: SlotMeta) -> Latched:
+        """Describe a slot that a timeline is to read, with a copy where torn reads count."""
+        is_checked = self._detect_torn and self.specs[name].role is ChannelRole.GOAL
+        return Latched(slot, meta, self.payload(name, slot) if is_checked else b"")
+
+    def payload(self, name: str, slot: int) -> bytes:
+        """Copy a slot's payload out."""
+        channel = self.channel(name)
+        return ctypes.string_at(channel.slot_address(slot), channel.spec.payload_bytes)
+
     def close(self) -> None:
         """Unmap every ring. Graphs over the slots must not be replayed any more. Idempotent."""
         for channel in self._channels.values():
@@ -352,11 +341,8 @@ class Latches:
         for block in self._staging.values():
             block.close()
 
-    def _named(self, role: ChannelRole) -> list[str]:
-        return [name for name, spec in self.specs.items() if spec.role is role]
-
     def _meta_of(self, timeline: Timeline, role: ChannelRole) -> SlotMeta | None:
-        for name in self._named(role):
+        for name in self.named(role):
             latched = timeline.latched.get(name)
             if latched is not None:
                 return latched.meta
@@ -381,12 +367,10 @@ class Latches:
             return
         self.unlatch(env, name)
         slot = channel.latch(env.env_index)
-        env.latched[name] = self._latched(name, slot, channel.meta(slot))
+        env.latched[name] = self.hold(name, slot, channel.meta(slot))
+        if self.specs[name].role is ChannelRole.GOAL:
+            self.on_goal(env, channel.meta(slot))
 
-    def _latched(self, name: str, slot: int, meta: SlotMeta) -> Latched:
-        is_checked = self._detect_torn and self.specs[name].role is ChannelRole.GOAL
-        return Latched(slot, meta, self._payload(name, slot) if is_checked else b"")
 
-    def _payload(self, name: str, slot: int) -> bytes:
-        channel = self.channel(name)
-        return ctypes.string_at(channel.slot_address(slot), channel.spec.payload_bytes)
+def _ignore(env: Environment, meta: SlotMeta) -> None:
+    """Tell nobody."""

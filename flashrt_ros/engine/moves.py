@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.store import home_name
 from flashrt_ros.engine import protocol
@@ -32,7 +34,7 @@ class Moves:
         name: str = "",
         labels: tuple[str, ...] = (),
         pinned: bool = False,
-        replace: bool = False,
+        replaces: bool = False,
         automatic: bool = False,
     ) -> Capsule:
         """Freeze the timeline's boundary; see ``CapsuleStore.create``.
@@ -47,8 +49,7 @@ class Moves:
         def fill(block: Block) -> None:
             core.backend.copy(block.address, env.lane.address, capsule_bytes)
 
-        old = core.store.find(name) if name and replace else None
-        capsule = core.store.create(
+        capsule, replaced = core.store.create(
             fill,
             position=env.position,
             fingerprint=core.fingerprint,
@@ -56,11 +57,11 @@ class Moves:
             name=name,
             labels=labels,
             pinned=pinned,
-            replace=replace,
+            replace=replaces,
             automatic=automatic,
         )
-        if old is not None:
-            self.forget(old)
+        if replaced is not None:
+            self.forget(replaced)
         if name == home_name(0):
             core.pool.set_home(capsule.block, capsule.id)
         return capsule
@@ -90,7 +91,14 @@ class Moves:
             env.lane = standby
         env.position = capsule.position
         env.parent = capsule.id
+        env.last_reset = None
         return "copy" if standby is None else "flip"
+
+    def flush(self, env: Environment) -> None:
+        """Empty the queue: what is in it was meant for a moment that has gone."""
+        if env.position.queue_remaining > 0 and not env.lane.is_poisoned:
+            env.lane.replay(self._core.model.plan().flush)
+            env.position = replace(env.position, queue_head=0, queue_length=0)
 
     def fill(self, lane: Lane, capsule: Capsule) -> None:
         """Copy a capsule into a lane, which is whole again."""
@@ -138,12 +146,28 @@ class Moves:
                 timeline.parent = gone.parent
 
     def truncate_boundaries(self, env: Environment) -> None:
-        """Drop the boundaries that lie ahead of where the environment stands."""
-        while env.boundaries and env.boundaries[-1].position.tick > env.position.tick:
-            self.recycle(env.boundaries.pop())
+        """Drop the boundaries that the environment's state does not descend from."""
+        line = set(self._core.store.ancestors(env.parent))
+        for capsule in [c for c in env.boundaries if c.id not in line]:
+            env.boundaries.remove(capsule)
+            self.recycle(capsule)
+
+    def is_held(self, capsule: Capsule) -> bool:
+        """Tell whether a rollback ring or an interrupt stack may bring a capsule back."""
+        environments = self._core.environments
+        held = [c.id for env in environments for c in env.boundaries]
+        held += [i.capsule.id for env in environments for i in env.interruptions]
+        return capsule.id in held
+
+    def forget_observations(self, env: Environment, stamp_ns: int | None) -> None:
+        """Drop what an environment and its branches observed; the branches' steps end."""
+        self._core.latches.forget_observations(env, stamp_ns)
+        for branch in self._core.branches.values():
+            if branch.env_index == env.env_index:
+                self._ticks.abandon(branch)
+                self._core.latches.unlatch_observations(branch)
 
     def _is_used(self, capsule: Capsule) -> bool:
-        kept = [c.id for env in self._core.environments for c in env.boundaries]
-        kept += [i.capsule.id for env in self._core.environments for i in env.interruptions]
-        kept += [b.source.id for b in self._core.branches.values() if b.source is not None]
-        return capsule.id in kept
+        branches = self._core.branches.values()
+        sources = [b.source.id for b in branches if b.source is not None]
+        return self.is_held(capsule) or capsule.id in sources

@@ -81,6 +81,8 @@ def _check_field(channel: str, part: FieldInfo, value: npt.ArrayLike) -> None:
             expected=tuple(part.shape),
             found=array.shape,
         )
+    with np.errstate(over="ignore"):
+        array = array.astype(dtype, copy=False)  # what is finite as float64 need not stay so
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise NonFiniteError(
             f"field '{part.name}' of channel '{channel}' is not finite",

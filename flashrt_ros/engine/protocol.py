@@ -64,7 +64,10 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CapsuleInfo(msgspec.Struct, array_like=True, frozen=True):
-    """A capsule, without its bytes. ``created_ns`` is wall time."""
+    """A capsule, without its bytes.
+
+    ``created_ns`` is wall time. ``digest`` is computed when a capsule is saved, "" before.
+    """
 
     id: str
     name: str
@@ -216,7 +219,7 @@ class Activate(msgspec.Struct, array_like=True, tag=9, frozen=True):
 
 
 class Deactivate(msgspec.Struct, array_like=True, tag=10, frozen=True):
-    """Stop ticking at the next boundary → :class:`Moved`."""
+    """Stop ticking at the last boundary and empty the queue → :class:`Moved`."""
 
     rid: int
     env_index: int
@@ -266,7 +269,10 @@ class Fork(msgspec.Struct, array_like=True, tag=13, frozen=True):
 
 
 class Select(msgspec.Struct, array_like=True, tag=14, frozen=True):
-    """Make a branch's state the environment's → :class:`Moved`."""
+    """Make a branch's state the environment's → :class:`Moved`.
+
+    Branch -1 is the environment itself: nothing moves, the others may be released.
+    """
 
     rid: int
     env_index: int

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.jobs import Flight, StepDone, StepJob, ignore_answer
 from flashrt_ros.engine.protocol import (
@@ -21,6 +23,7 @@ from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline, orig
 from flashrt_ros.errors import (
     AbandonedError,
     BusyError,
+    ConfigError,
     FlashrtError,
     NotActiveError,
     StepTimeoutError,
@@ -85,7 +88,11 @@ class Ticks:
             return
         is_due = self._is_due(env)
         if env.position.queue_remaining > 0:
-            self._pop(env, None)
+            try:
+                self._pop(env, None)
+            except FlashrtError as error:
+                self._fail(env, None, error)
+                return
             if not is_flying and is_due:
                 self._ready.append((env, None, False))
         elif is_flying:
@@ -158,22 +165,24 @@ class Ticks:
                 self._waiting.remove(job)
                 self._ready.append((job.timeline, job, True))
 
+    def lacks(self, job: StepJob) -> str:
+        """Name what a step waits for besides a newer observation, "" for nothing."""
+        env = self._core.environments[job.timeline.env_index]
+        if job.timeline is env:
+            return self.waiting_for(env)
+        return self._core.latches.missing(job.timeline, env)
+
     def _can_start(self, job: StepJob) -> bool:
         env = self._core.environments[job.timeline.env_index]
-        latches = self._core.latches
-        if job.timeline is env:
-            if self.waiting_for(env):
-                return False
-        elif latches.missing(job.timeline, env):
+        if self.lacks(job):
             return False
         if not job.min_stamp_ns:
             return True
-        return latches.newest_stamp_ns(env, ChannelRole.OBSERVATION) >= job.min_stamp_ns
+        return self._core.latches.newest_stamp_ns(env, ChannelRole.OBSERVATION) >= job.min_stamp_ns
 
     def _timeout(self, job: StepJob) -> StepTimeoutError:
         env = self._core.environments[job.timeline.env_index]
-        waiting = self.waiting_for(env) if job.timeline is env else ""
-        waiting = waiting or self._core.latches.missing(job.timeline, env)
+        waiting = self.lacks(job)
         newest = self._core.latches.newest_stamp_ns(env, ChannelRole.OBSERVATION)
         return StepTimeoutError(
             f"a step of environment {env.env_index} did not start in time",
@@ -207,17 +216,22 @@ class Ticks:
         try:
             is_done = flight.run.submit_next()
         except FlashrtError as error:
-            self._flight = None
+            self._land()
             self._fail(flight.timeline, flight.step, error)
             return self.has_work
         flight.busy_ns += self._core.clock_ns() - before
         if is_done:
-            self._flight = None
-            self._finish(flight)
+            self._land()
+            try:
+                self._finish(flight)
+            except FlashrtError as error:
+                self._fail(flight.timeline, flight.step, error)
         return self.has_work
 
     def abandon(self, timeline: Timeline) -> int:
-        """Drop the plan and the steps of a timeline; STATE and INPUT stay whole.
+        """Drop the plan and the steps of a timeline, waiting ones too.
+
+        STATE and INPUT stay those of the last boundary.
 
         Returns:
             Index of the node before which the plan ended, -1 when none was in flight.
@@ -227,24 +241,29 @@ class Ticks:
         if flight is not None and flight.timeline is timeline:
             boundary = flight.run.index
             flight.run.abandon()
-            self._flight = None
+            self._land()
             self._answer_abandoned(flight.step)
         for entry in [entry for entry in self._ready if entry[0] is timeline]:
             self._ready.remove(entry)
             self._answer_abandoned(entry[1])
-        return boundary
-
-    def abandon_waiting(self, timeline: Timeline) -> None:
-        """Answer steps of a timeline that has ceased to exist."""
         for job in [job for job in self._waiting if job.timeline is timeline]:
             self._waiting.remove(job)
             self._answer_abandoned(job)
+        return boundary
+
+    def _land(self) -> None:
+        """End the flight; a branch holds its environment's observation no longer than that."""
+        assert self._flight is not None
+        timeline = self._flight.timeline
+        self._flight = None
+        if timeline.branch != ENVIRONMENT:
+            self._core.latches.unlatch_observations(timeline)
 
     def _answer_abandoned(self, step: StepJob | None) -> None:
         if step is not None:
             step.done(
                 AbandonedError(
-                    "the step was ended by a reset, restore, interrupt or select",
+                    "the step was ended by a verb that moved or stopped its timeline",
                     fix="step again from where the environment stands now",
                 )
             )
@@ -264,7 +283,18 @@ class Ticks:
             return
         core = self._core
         env = core.environments[timeline.env_index]
-        goal_before = core.latches.goal_of(timeline)
+        if torch.get_num_threads() != core.config.num_threads:
+            raise ConfigError(
+                "the process's intra-op thread count was changed, which changes the bytes",
+                expected=core.config.num_threads,
+                found=torch.get_num_threads(),
+                fix="torch.set_num_threads back, or configure num_threads",
+            )
+        if core.latches.missing(timeline, env):
+            # a verb took away what the step had when it was found ready
+            if step is not None:
+                self._waiting.append(step)
+            return
         core.latches.latch(timeline, env)
         env.is_held = env.is_held and timeline is not env
         goal = core.latches.goal_of(timeline)
@@ -276,13 +306,6 @@ class Ticks:
             position = timeline.position
             slot = core.noise.draw(position.noise_seed, position.noise_counter)
             views[NOISE_SLOT].fill_(slot)
-        if timeline is env and goal is not None and goal is not goal_before:
-            core.emit(
-                EventKind.GOAL,
-                env,
-                detail=f"sequence={goal.sequence} source_sequence={goal.source_sequence} "
-                f"stamp_ns={goal.stamp_ns}",
-            )
         self._flight = Flight(
             timeline=timeline,
             run=PlanRun(core.plan, timeline.lane),
@@ -300,7 +323,7 @@ class Ticks:
         try:
             flight.run.submit_next()
         except FlashrtError:
-            self._flight = None
+            self._land()
             raise
         flight.busy_ns += self._core.clock_ns() - before
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.store import home_name, is_home
 from flashrt_ros.engine import protocol
-from flashrt_ros.engine.channels import SlotMeta, WriterRing
-from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.branches import Branches
+from flashrt_ros.engine.channels import WriterRing
+from flashrt_ros.engine.core import Core, check_seed
 from flashrt_ros.engine.moves import Moves
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.ticks import Ticks
 from flashrt_ros.engine.timeline import Environment, Interruption
 from flashrt_ros.errors import (
+    CapsulePinnedError,
     InterruptDepthError,
     NoBoundaryError,
     NothingToResumeError,
@@ -32,12 +32,14 @@ class Verbs:
         core: The engine's parts.
         ticks: Abandons plans.
         moves: Makes, fills and lets go.
+        branches: Released by a reset.
     """
 
-    def __init__(self, core: Core, ticks: Ticks, moves: Moves) -> None:
+    def __init__(self, core: Core, ticks: Ticks, moves: Moves, branches: Branches) -> None:
         self._core = core
         self._ticks = ticks
         self._moves = moves
+        self._branches = branches
 
     # snapshot and ring -------------------------------------------------------------------
 
@@ -56,7 +58,7 @@ class Verbs:
             name=name,
             labels=request.labels,
             pinned=request.pinned or is_home(name),
-            replace=request.replace,
+            replaces=request.replace,
         )
         env.parent = capsule.id
         self._core.emit(
@@ -87,6 +89,13 @@ class Verbs:
 
     def drop(self, key: str) -> None:
         """Forget a capsule; what descends from it descends from its parent now."""
+        capsule = self._core.store.get(key)
+        if self._moves.is_held(capsule):
+            raise CapsulePinnedError(
+                f"capsule '{capsule.name or capsule.id}' can't be dropped",
+                found="one in a rollback ring or an interrupt stack",
+                fix="reset or resume first",
+            )
         self._moves.forget(self._core.store.drop(key))
 
     # moving ------------------------------------------------------------------------------
@@ -96,19 +105,25 @@ class Verbs:
         if request.episode_id and env.last_reset and env.last_reset[0] == request.episode_id:
             return env.last_reset[1]
         capsule = self._moves.find(env, request.capsule or "home")
+        if request.seed is not None:
+            check_seed(request.seed)
         if not request.keep_goal and not request.reset:
-            self._core.latches.require_engine_slot()
+            self._core.goals.require_slot()
         started = self._core.clock_ns()
         path = self._moves.move(env, capsule)
         if request.seed is not None:
             self._core.reseed(env, request.seed, 0)
-        self._core.latches.forget_observations(env, request.stamp_ns)
+        # 0 names no stamp: a restore by a caller without a clock moves no bound
+        stamp_ns = request.stamp_ns or None
+        self._moves.forget_observations(env, stamp_ns)
         if not request.keep_goal:
-            self._core.latches.forget_goal(env, request.stamp_ns)
+            self._core.latches.forget_goal(env, stamp_ns)
             if not request.reset:
-                self._core.latches.restore_goal(env, capsule)
+                self._core.goals.restore(env, capsule)
         self._moves.clear_interruptions(env)
         self._moves.clear_boundaries(env)
+        if request.reset:
+            self._branches.release_all(env)
         env.is_held = False
         kind = EventKind.RESET if request.reset else EventKind.RESTORE
         moved = self._moves.moved(env, kind, capsule.id, path, started)
@@ -130,14 +145,13 @@ class Verbs:
                     fix="restore a capsule, or raise rollback_depth",
                 )
             capsule = earlier[-request.boundaries]
-        self._core.latches.require_engine_slot()
+        self._core.goals.require_slot()
         started = self._core.clock_ns()
         path = self._moves.move(env, capsule)
-        self._core.latches.forget_observations(env, 0)
+        self._moves.forget_observations(env, None)
         self._core.latches.raise_goal_barrier(env)
-        self._core.latches.restore_goal(env, capsule)
+        self._core.goals.restore(env, capsule)
         self._moves.truncate_boundaries(env)
-        env.parent = capsule.id
         return self._moves.moved(env, EventKind.ROLLBACK, capsule.id, path, started)
 
     def interrupt(
@@ -151,27 +165,33 @@ class Verbs:
                 expected=f"{core.config.interrupt_depth} at most",
                 fix="resume or reset first, or raise interrupt_depth",
             )
+        env.lane.check_not_poisoned()
+        commit = request.commit
+        if commit is not None and ring is not None:
+            core.latches.check_goal_commit(
+                env, ring, commit.slot, commit.ticket, stamp_ns=commit.stamp_ns
+            )
         started = core.clock_ns()
+        capsule = self._moves.create(env, automatic=True, labels=("automatic=interrupt",))
+        # the goal in force is the newest committed, whether or not a plan has latched it
+        core.latches.promote_goal(env)
+        goal = core.goals.in_force(env)
+        env.interruptions.append(Interruption(capsule, goal, request.reason))
+        boundary = self._ticks.abandon(env)
         sequence = 0
-        previous = self._live_goal(env)
-        if request.commit is not None and ring is not None:
+        if commit is not None and ring is not None:
             sequence = core.latches.commit(
                 ring,
-                request.commit.slot,
-                request.commit.ticket,
-                stamp_ns=request.commit.stamp_ns,
-                source_sequence=request.commit.source_sequence,
+                commit.slot,
+                commit.ticket,
+                stamp_ns=commit.stamp_ns,
+                source_sequence=commit.source_sequence,
                 now_ns=started,
-                is_new=True,
             )
-        boundary = self._ticks.abandon(env)
-        capsule = self._moves.create(env, automatic=True, labels=("automatic=interrupt",))
-        env.interruptions.append(Interruption(capsule, previous, request.reason))
         env.parent = capsule.id
         env.generation += 1
-        env.lane.replay(core.model.plan().flush)
-        env.position = replace(env.position, queue_head=0, queue_length=0)
-        core.latches.raise_goal_barrier(env, keep_pending=request.commit is not None)
+        self._moves.flush(env)
+        core.latches.raise_goal_barrier(env, keep_pending=commit is not None)
         env.is_held = request.hold
         core.emit(
             EventKind.INTERRUPT,
@@ -194,16 +214,15 @@ class Verbs:
         if not env.interruptions:
             raise NothingToResumeError(f"environment {env.env_index} was not interrupted")
         if not request.keep_goal:
-            self._core.latches.require_engine_slot()
+            self._core.goals.require_slot()
         started = self._core.clock_ns()
         top = env.interruptions[-1]
         path = self._moves.move(env, top.capsule)
         env.interruptions.pop()
         if not request.keep_goal:
             self._core.latches.raise_goal_barrier(env)
-            self._core.latches.replay_goal(env, top.goal)
+            self._core.goals.replay(env, top.goal)
         env.is_held = False
-        env.parent = top.capsule.parent
         self._moves.truncate_boundaries(env)
         moved = self._moves.moved(env, EventKind.RESUME, top.capsule.id, path, started)
         self._moves.recycle(top.capsule)
@@ -217,7 +236,3 @@ class Verbs:
                 fix="use restore to go to a state of another line",
             )
         return capsule
-
-    def _live_goal(self, env: Environment) -> tuple[bytes, SlotMeta] | None:
-        self._core.latches.promote_goal(env)
-        return self._core.latches.goal_payload(env)

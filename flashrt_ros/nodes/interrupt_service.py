@@ -30,14 +30,12 @@ class InterruptService:
         self._fence = fence
         self._now_ns = now_ns
         self._checker: GoalChecker | None = None
-        self._env_index = 0
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[tuple[int, str], Writer] = {}
         serve(node, Interrupt, "~/interrupt", self._answer)
 
-    def begin(self, checker: GoalChecker, env_index: int) -> None:
+    def begin(self, checker: GoalChecker) -> None:
         """Take goals for a session; writers are opened when a goal first needs one."""
         self._checker = checker
-        self._env_index = env_index
 
     def end(self) -> None:
         """Forget the session; its writers close with the connection. Idempotent."""
@@ -57,10 +55,11 @@ class InterruptService:
                     env_index=request.env_index, reason=request.reason, hold=request.hold
                 )
             else:
-                writer = self._writers.get(goal.channel)
+                place = (request.env_index, goal.channel)
+                writer = self._writers.get(place)
                 if writer is None:
-                    writer = client.open_writer(goal.channel, self._env_index)
-                    self._writers[goal.channel] = writer
+                    writer = client.open_writer(goal.channel, request.env_index)
+                    self._writers[place] = writer
                 reply = client.interrupt(
                     env_index=request.env_index,
                     reason=request.reason,

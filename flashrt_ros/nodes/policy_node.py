@@ -111,7 +111,7 @@ class PolicyNode(SessionNode):
         slots = self.connect("slots")
         self._slots.attach(slots)
         writer = slots.open_writer(plan.channel.name, env_index)
-        self._interrupts.begin(checker, env_index)
+        self._interrupts.begin(checker)
         if self._safety is not None:
             self._safety.end()
         self._safety = SafetyAction(

@@ -28,8 +28,8 @@ class StepService:
     """Answers ``~/step`` while every other service goes on.
 
     One step at a time: a second one is refused with BUSY, never queued. A reset,
-    restore or interrupt ends a step that runs with ABANDONED; one that still waits for
-    its observation goes on waiting, now for one that is not older than the reset.
+    restore or interrupt ends it with ABANDONED, whether it runs or still waits for its
+    observation: what was asked before does not act after.
 
     Args:
         node: Gets the service.

@@ -51,13 +51,14 @@ def take(store: CapsuleStore, value: int = 1, parent: str = "", **more: object) 
     def fill(block: Block) -> None:
         ctypes.memset(block.address, value, SIZE)
 
-    return store.create(
+    capsule, _ = store.create(
         fill,
         position=Position(),
         fingerprint=FINGERPRINT,
         parent=parent,
         **more,  # type: ignore[arg-type]
     )
+    return capsule
 
 
 def test_a_capsule_is_found_by_name_and_id(store: CapsuleStore) -> None:
@@ -77,10 +78,8 @@ def test_a_taken_name_is_refused_or_replaced(store: CapsuleStore) -> None:
         store.get(first.id)
 
 
-@pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a" * 129, "ü", "a b", "a\n"])
+@pytest.mark.parametrize("name", ["..", ".hidden", "a/b", "a" * 129, "ü", "a b", "a\n"])
 def test_bad_names_are_refused(store: CapsuleStore, name: str) -> None:
-    if not name:
-        return
     with pytest.raises(CapsuleNameError):
         take(store, name=name)
     assert len(store) == 0
@@ -167,10 +166,19 @@ def test_a_pinned_automatic_capsule_becomes_the_callers(store: CapsuleStore) -> 
     take(store, automatic=True)
 
 
-def test_the_digest_is_of_the_payload(store: CapsuleStore) -> None:
-    one, two, three = (store.with_digest(take(store, value=v)) for v in (1, 1, 2))
-    assert one.digest == two.digest != three.digest
-    assert store.get(one.id).digest == one.digest
+def test_a_pinned_capsule_is_not_replaced_but_a_home_is(store: CapsuleStore) -> None:
+    take(store, name="kept", pinned=True)
+    with pytest.raises(CapsulePinnedError):
+        take(store, name="kept", replace=True)
+    take(store, name="home", pinned=True)
+    take(store, name="home", pinned=True, replace=True)
+
+
+def test_a_name_may_not_be_another_capsules_id(store: CapsuleStore) -> None:
+    capsule = take(store)
+    with pytest.raises(CapsuleNameTakenError, match="id"):
+        take(store, name=capsule.id, replace=True)
+    assert store.get(capsule.id) is capsule
 
 
 def test_homes_have_names() -> None:

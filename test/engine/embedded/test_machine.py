@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flashrt_ros.engine import protocol
-from flashrt_ros.errors import FlashrtError
+from flashrt_ros.errors import (
+    AbandonedError,
+    CapsulePinnedError,
+    CapsuleQuotaError,
+    FlashrtError,
+)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -20,12 +25,13 @@ class EngineMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rig = self.make()
+        self.rig = self.make(num_environments=2)
         self.named: dict[str, bytes] = {}
         self.stack: list[bytes] = []
         self.branches: list[int] = []
         self.generation = 1
         self.count = 0
+        self.seen: dict[str, bytes] = {}
 
     @initialize()
     def begin(self) -> None:
@@ -70,6 +76,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.rig.restore(name, keep_goal=keep, reset=reset)
         self.generation += 1
         self.stack.clear()
+        if reset:
+            self.branches.clear()
         assert self.rig.state() == self.named[name]
 
     @rule(hold=st.booleans())
@@ -105,8 +113,16 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data(), ticks=st.integers(0, 3))
     def step_a_branch(self, data: Any, ticks: int) -> None:
         before = self.rig.state()
-        with contextlib.suppress(FlashrtError):
-            self.rig.step(ticks, branch=data.draw(st.sampled_from(self.branches)))
+        branch = data.draw(st.sampled_from(self.branches))
+        lacks = self.rig.engine.core.latches.missing(
+            self.rig.engine.core.branches[branch], self.rig.engine.environment(0)
+        )
+        try:
+            self.rig.step(ticks, branch=branch)
+        except AbandonedError:
+            assert lacks
+        else:
+            assert not lacks
         assert self.rig.state() == before
 
     @precondition(lambda self: self.branches)
@@ -123,11 +139,35 @@ class EngineMachine(RuleBasedStateMachine):
     def rollback(self, back: int) -> None:
         before = self.rig.state()
         try:
-            self.rig.engine.handle(protocol.Rollback(1, 0, back, ""))
+            moved = self.rig.engine.handle(protocol.Rollback(1, 0, back, ""))
         except FlashrtError:
             assert self.rig.state() == before
         else:
             self.generation += 1
+            assert self.rig.state() == self.seen[moved.capsule_id]
+
+    @rule(data=st.data())
+    def go_back_to_an_ancestor(self, data: Any) -> None:
+        store, env = self.rig.engine.core.store, self.rig.engine.environment(0)
+        line = [key for key in store.ancestors(env.parent) if store.find(key)]
+        key = data.draw(st.sampled_from(line))
+        self.rig.engine.handle(protocol.Rollback(1, 0, 0, key))
+        self.generation += 1
+        assert self.rig.state() == self.seen[key]
+
+    @rule(data=st.data(), pinned=st.booleans())
+    def pin(self, data: Any, pinned: bool) -> None:
+        key = data.draw(st.sampled_from([c.id for c in self.rig.engine.core.store]))
+        with contextlib.suppress(CapsulePinnedError, CapsuleQuotaError):
+            self.rig.engine.handle(protocol.Pin(1, key, pinned))
+
+    @rule(data=st.data())
+    def drop(self, data: Any) -> None:
+        key = data.draw(st.sampled_from([c.id for c in self.rig.engine.core.store]))
+        name = self.rig.engine.core.store.get(key).name
+        with contextlib.suppress(CapsulePinnedError):
+            self.rig.engine.handle(protocol.Drop(1, key))
+            self.named.pop(name, None)
 
     @rule()
     def settle(self) -> None:
@@ -150,6 +190,25 @@ class EngineMachine(RuleBasedStateMachine):
         assert int(views["noise_counter"][0]) == position.noise_counter
         if position.queue_remaining:
             assert int(views["queue_head"][0]) == position.queue_head
+
+    @invariant()
+    def lineage_is_whole(self) -> None:
+        store = self.rig.engine.core.store
+        for capsule in store:
+            payload = bytes(capsule.block.view()[: capsule.num_bytes])
+            assert self.seen.setdefault(capsule.id, payload) == payload
+            assert not capsule.parent or store.find(capsule.parent)
+        for env in self.rig.engine.core.environments:
+            assert not env.parent or store.find(env.parent)
+            line = set(store.ancestors(env.parent))
+            assert all(boundary.id in line for boundary in env.boundaries)
+
+    @invariant()
+    def the_other_environment_is_left_alone(self) -> None:
+        core = self.rig.engine.core
+        assert core.environments[1].generation == 1
+        payload = core.read_section(core.environments[1].lane)
+        assert self.seen.setdefault("other environment", payload) == payload
 
     @invariant()
     def capsules_keep_their_bytes(self) -> None:

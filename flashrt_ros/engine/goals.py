@@ -1,0 +1,97 @@
+"""Goals brought back: from a capsule, from an interruption, or for a branch."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.engine.channels import SlotMeta
+from flashrt_ros.engine.latches import NO_META, Latches
+from flashrt_ros.engine.timeline import Environment, Timeline
+from flashrt_ros.runtime.backend import Backend
+from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole
+
+
+class Goals:
+    """Puts goals in force that no writer has just committed, in slots of the engine's own.
+
+    Args:
+        latches: Owns the slots.
+        layout: Of a lane, to find a goal in a capsule.
+        inputs: INPUT buffer that keeps each ``"channel.field"``.
+        backend: Copies.
+    """
+
+    def __init__(
+        self, latches: Latches, layout: ArenaLayout, inputs: Mapping[str, str], backend: Backend
+    ) -> None:
+        self._latches = latches
+        self._layout = layout
+        self._inputs = inputs
+        self._backend = backend
+
+    def in_force(self, timeline: Timeline) -> tuple[bytes, SlotMeta] | None:
+        """Copy the goal that the timeline reads, with its meta; None when there is none."""
+        for name in self._latches.named(ChannelRole.GOAL):
+            latched = timeline.latched.get(name)
+            if latched is not None:
+                return self._latches.payload(name, latched.slot), latched.meta
+        return None
+
+    def newest(self, env: Environment) -> tuple[bytes, SlotMeta] | None:
+        """Copy the newest goal, committed or latched, with its meta; moves nothing."""
+        for name in self._latches.named(ChannelRole.GOAL):
+            channel = self._latches.channel(name)
+            slot = channel.pending(env.env_index)
+            if slot is not None:
+                return self._latches.payload(name, slot), channel.meta(slot)
+        return self.in_force(env)
+
+    def require_slot(self) -> None:
+        """Check that a goal could be brought back.
+
+        Raises:
+            NoFreeSlotError: The engine's own ring is used up.
+        """
+        for name in self._latches.named(ChannelRole.GOAL):
+            channel = self._latches.channel(name)
+            channel.release(channel.engine_slot(NO_META))
+
+    def restore(self, timeline: Timeline, capsule: Capsule) -> None:
+        """Bring a capsule's goal back into a slot of the engine's own; none if it has none."""
+        origin = capsule.position.origin
+        for name in self._latches.named(ChannelRole.GOAL):
+            self._latches.unlatch(timeline, name)
+            if not origin.goal_sequence:
+                continue
+            meta = SlotMeta(
+                sequence=origin.goal_sequence,
+                source_sequence=origin.goal_source_sequence,
+                stamp_ns=origin.goal_stamp_ns,
+                committed_ns=capsule.created_ns,
+                generation=0,
+            )
+            channel = self._latches.channel(name)
+            slot = channel.engine_slot(meta)
+            base = channel.slot_address(slot)
+            for part in channel.spec.fields:
+                placement = self._layout.by_name[self._inputs[f"{name}.{part.name}"]]
+                self._backend.copy(
+                    base + channel.spec.field_offset(part.name),
+                    capsule.block.address + placement.offset,
+                    part.num_bytes,
+                )
+            timeline.latched[name] = self._latches.hold(name, slot, meta)
+
+    def replay(self, timeline: Timeline, goal: tuple[bytes, SlotMeta] | None) -> None:
+        """Put a goal copied by :meth:`in_force` back in force."""
+        for name in self._latches.named(ChannelRole.GOAL):
+            self._latches.unlatch(timeline, name)
+            if goal is None:
+                continue
+            payload, meta = goal
+            channel = self._latches.channel(name)
+            slot = channel.engine_slot(meta)
+            ctypes.memmove(channel.slot_address(slot), payload, len(payload))
+            timeline.latched[name] = self._latches.hold(name, slot, meta)

@@ -63,10 +63,10 @@ class TrainingPlan:
     """
 
     seed: int = 0
-    num_images: int = 40_000
-    encoder_steps: int = 4000
-    num_demonstrations: int = 80 * _DATA_BATCH
-    expert_steps: int = 5000
+    num_images: int = 30_000
+    encoder_steps: int = 2200
+    num_demonstrations: int = 60 * _DATA_BATCH
+    expert_steps: int = 3500
 
 
 def train(plan: TrainingPlan, progress: Progress) -> FlowPolicy:
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default = TrainingPlan()
     parser = argparse.ArgumentParser(description="Train the flow policy on a CPU.")
     parser.add_argument("--out", type=Path, default=PACKAGED_WEIGHTS)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--images", type=int, default=default.num_images)
     parser.add_argument("--encoder-steps", type=int, default=default.encoder_steps)
@@ -205,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "expert_steps": plan.expert_steps,
         "threads": options.threads,
         "seconds": round(time.monotonic() - began),
+        "cpu_seconds": round(time.process_time()),
         "torch": torch.__version__,
     }
     policy.save(options.out, figures)

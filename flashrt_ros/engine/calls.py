@@ -10,6 +10,7 @@ import msgspec
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.writer import Prepared
+from flashrt_ros.errors import StaleGenerationError
 
 _Reply = TypeVar("_Reply", bound=msgspec.Struct)
 
@@ -108,21 +109,31 @@ class Calls(abc.ABC):
             reason: For people; part of the event.
             hold: Stop ticking until a resume, or until a goal comes.
             goal: Handed over in the same instant, from ``Writer.prepare`` of this
-                client's writer. Its slot is not on loan afterwards, whatever happens.
+                client's writer. Its slot is not on loan afterwards, whatever happens. A
+                loan that a reset, restore or interrupt made stale is replaced once.
 
         Raises:
             InterruptDepthError: The stack is full.
-            LoanError: The goal's slot is not on loan.
+            LoanError: The goal's slot is not on loan, or is no goal's of this environment.
+            StaleGenerationError: A second reset came between.
             StaleStampError: The goal is older than the last reset.
         """
-        commit = None
-        if goal is not None:
-            commit = goal.writer.hand_over(
-                goal.loan, stamp_ns=goal.stamp_ns, source_sequence=goal.source_sequence
-            )
-        return self.call(
-            protocol.Interrupt(0, env_index, reason, hold, commit), protocol.Interrupted
+        if goal is None:
+            request = protocol.Interrupt(0, env_index, reason, hold, None)
+            return self.call(request, protocol.Interrupted)
+        try:
+            return self._interrupt(env_index, reason, hold, goal)
+        except StaleGenerationError:
+            return self._interrupt(env_index, reason, hold, goal.writer.renew(goal))
+
+    def _interrupt(
+        self, env_index: int, reason: str, hold: bool, goal: Prepared
+    ) -> protocol.Interrupted:
+        commit = goal.writer.hand_over(
+            goal.loan, stamp_ns=goal.stamp_ns, source_sequence=goal.source_sequence
         )
+        request = protocol.Interrupt(0, env_index, reason, hold, commit)
+        return self.call(request, protocol.Interrupted)
 
     def resume(self, *, env_index: int = 0, keep_goal: bool = False) -> protocol.Moved:
         """Restore the boundary on top of the interrupt stack, and the goal it had.

@@ -241,7 +241,7 @@ class Restore(msgspec.Struct, array_like=True, tag=12, frozen=True):
     """Bring a capsule back into an environment → :class:`Moved`.
 
     ``reset`` makes it an episode reset: goals are dropped unless ``keep_goal``, and
-    nothing committed with a stamp before ``stamp_ns`` acts any more.
+    nothing committed with a stamp before ``stamp_ns`` acts any more (0: any stamp does).
     ``episode_id`` makes a repeated reset answer as the first did; "" never does.
     """
 

@@ -113,8 +113,8 @@ class Verbs:
         path = self._moves.move(env, capsule)
         if request.seed is not None:
             self._core.reseed(env, request.seed, 0)
-        # 0 names no stamp: a restore by a caller without a clock moves no bound
-        stamp_ns = request.stamp_ns or None
+        # a restore that names no stamp leaves the bound; a reset lifts it, the clock may be new
+        stamp_ns = request.stamp_ns if request.reset else request.stamp_ns or None
         self._moves.forget_observations(env, stamp_ns)
         if not request.keep_goal:
             self._core.latches.forget_goal(env, stamp_ns)

@@ -185,6 +185,20 @@ class Writer:
         write_payload(loan.fields, fields)
         return Prepared(self, loan, stamp_ns, source_sequence)
 
+    def renew(self, stale: Prepared) -> Prepared:
+        """Put a payload whose loan has gone stale into a slot loaned now.
+
+        The old slot is read for it: no other writer has this ring.
+
+        Raises:
+            NoFreeSlotError: Every slot of the ring waits to be read, or is.
+            EngineGoneError: The connection ended.
+        """
+        values = {name: view.copy() for name, view in stale.loan.fields.items()}
+        loan = self.loan()
+        write_payload(loan.fields, values)
+        return Prepared(self, loan, stale.stamp_ns, stale.source_sequence)
+
     def write(self, *, stamp_ns: int, source_sequence: int = 0, **fields: npt.ArrayLike) -> int:
         """Validate, write and hand over in one call; takes the next slot along.
 

@@ -328,8 +328,8 @@ def test_closing_with_views_alive_keeps_the_memory(serve: Serve) -> None:
     large(served, 8)
     output = take(client, is_released=False)
     array = np.frombuffer(client.payload(output), np.float32)
-    before = linux.num_mappings()
+    before = linux.num_shared_mappings()
     client.close()
     assert np.unique(array).tolist() == [8]
     del array
-    assert linux.num_mappings() <= before
+    assert linux.num_shared_mappings() <= before

@@ -80,7 +80,7 @@ def run_demo(options: Options, configuration: Configuration, hire: Hire) -> int:
     report = Report(on_change=view.entry)
     stage = Stage(hire, configuration)
     scene = Scene(stage, report, view)
-    with view, _terminations_interrupt():
+    with view, _signals_interrupt(stage):
         _part(scene, "the robot", lambda: _on_stage(scene, options))
         _part(scene, "what is left", lambda: leaks.check_processes(scene))
         _part(scene, "without ROS", lambda: _off_stage(scene, options, configuration))
@@ -132,7 +132,9 @@ def _off_stage(scene: Scene, options: Options, configuration: Configuration) -> 
 def _part(scene: Scene, name: str, body: Callable[[], None]) -> None:
     """Run a part; if it can't go on, say why, and let the others have their turn."""
     try:
+        scene.stage.require_going()
         body()
+        scene.stage.require_going()
     except (ScenarioError, FlashrtError) as error:
         scene.report.fail(f"{name}: {error}")
         scene.view.say(f"{name} ended early: {error}")
@@ -172,14 +174,21 @@ def _conclude(scene: Scene, options: Options, console: Console) -> None:
 
 
 @contextmanager
-def _terminations_interrupt() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that the same exits are taken."""
+def _signals_interrupt(stage: Stage) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into a KeyboardInterrupt that can't get lost.
+
+    One that is raised while a callback from foreign code runs may be swallowed there,
+    so the stage is told too, and raises it again at the next wait.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        stage.is_interrupted = True
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from lifecycle_msgs.msg import Transition
@@ -32,6 +34,8 @@ from flashrt_ros.srv import (
 CALL_S = 10.0
 """Longest wait for an answer, and for a service to appear."""
 
+_LOOK_S = 0.2
+
 POLICY = "policy_node"
 PLANNER = "demo_planner"
 
@@ -44,10 +48,13 @@ class Services:
 
     Args:
         node: Spun by another thread.
+        check: Called before each call and now and then during one; raises when there is
+            no point in waiting.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, check: Callable[[], None] = lambda: None) -> None:
         self._node = node
+        self._check = check
         self._clients: dict[str, Client] = {}
 
     def call(self, kind: Any, name: str, request: Any, *, may_fail: bool = False) -> Any:
@@ -56,6 +63,7 @@ class Services:
         Raises:
             ScenarioError: It is not there, does not answer, or refuses.
         """
+        self._check()
         client = self._clients.get(name)
         if client is None:
             client = self._node.create_client(kind, name)
@@ -65,9 +73,14 @@ class Services:
         done = threading.Event()
         future = client.call_async(request)
         future.add_done_callback(lambda _: done.set())
-        if not done.wait(CALL_S):
+        deadline = time.monotonic() + CALL_S
+        try:
+            while not done.wait(_LOOK_S):
+                self._check()
+                if time.monotonic() > deadline:
+                    raise ScenarioError(f"service '{name}' did not answer within {CALL_S:g} s")
+        finally:
             client.remove_pending_request(future)
-            raise ScenarioError(f"service '{name}' did not answer within {CALL_S:g} s")
         reply = future.result()
         if not may_fail and not getattr(reply, "success", True):
             words = getattr(reply, "error_msg", "") or getattr(reply, "message", "")

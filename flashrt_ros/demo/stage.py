@@ -78,6 +78,7 @@ class Stage:
         ear: Hears every action.
         marks: Environment variables by which the demo's processes are known.
         log: Newest lines of the processes' output.
+        is_interrupted: A signal has asked for an end.
         killed: Names of processes that had to be killed at the end.
     """
 
@@ -92,6 +93,7 @@ class Stage:
         self.news = News(self.require_alive)
         self.log: deque[str] = deque(maxlen=_LOG_LINES)
         self.killed: tuple[str, ...] = ()
+        self.is_interrupted = False
         self._hire = hire
         self._configuration = _named(configuration, self.engine)
         self._exits = contextlib.ExitStack()
@@ -123,12 +125,23 @@ class Stage:
         """Every process that the demo has started, and what those have started."""
         return marked_processes(MARK, self.marks[MARK])
 
+    def require_going(self) -> None:
+        """Return unless somebody has asked for an end.
+
+        Raises:
+            KeyboardInterrupt: A signal came.
+        """
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+
     def require_alive(self) -> None:
-        """Return while every process is there.
+        """Return while every process is there and nobody has asked for an end.
 
         Raises:
             ScenarioError: One has ended; names it.
+            KeyboardInterrupt: A signal came.
         """
+        self.require_going()
         ended = self._crew.ended() if self._crew is not None else None
         if ended is not None:
             raise ScenarioError(f"{ended}, unasked")
@@ -160,7 +173,7 @@ class Stage:
         exits.callback(self.witness.destroy_node)
         spinner = Spinner(self.witness, "demo")
         exits.callback(spinner.close)
-        self.services = Services(self.witness)
+        self.services = Services(self.witness, self.require_alive)
         self._wait_until_active()
         self.client = exits.enter_context(EngineClient(self.engine, client="demo"))
         self.ear = Ear(self.engine, self.news)

@@ -38,6 +38,7 @@ def check_leaks(scene: Scene) -> None:
         _come_and_go(scene, number)
     before = _settled(stage, None)
     for number in range(NUM_CLIENTS):
+        stage.require_alive()
         _come_and_go(scene, number)
     after = _settled(stage, before)
     leaked = _more(after, before)

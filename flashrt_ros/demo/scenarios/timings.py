@@ -49,7 +49,7 @@ def measure(scene: Scene) -> None:
                 "client_reset_us": reset,
                 "ping_us": client.ping,
             }
-            samples = _sample(kinds)
+            samples = _sample(kinds, scene.stage.require_alive)
     finally:
         executor.shutdown()
         node.destroy_node()
@@ -64,7 +64,7 @@ def measure(scene: Scene) -> None:
     )
 
 
-def _sample(kinds: dict[str, Callable[[], Any]]) -> dict[str, list[int]]:
+def _sample(kinds: dict[str, Callable[[], Any]], check: Callable[[], None]) -> dict[str, list[int]]:
     for call in kinds.values():
         for _ in range(_WARM_UP):
             call()
@@ -76,6 +76,7 @@ def _sample(kinds: dict[str, Callable[[], Any]]) -> dict[str, list[int]]:
     gc.disable()
     try:
         for name in order:
+            check()
             time.sleep(PAUSE_S)
             begun = time.perf_counter_ns()
             kinds[name]()

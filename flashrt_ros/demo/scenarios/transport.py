@@ -84,6 +84,7 @@ def check_torn(scene: Scene) -> None:
         try:
             deadline = time.monotonic() + _WRITER_S
             while child.poll() is None and time.monotonic() < deadline:
+                scene.stage.require_alive()
                 client.step(count=scene.execute_horizon)
             child.kill()
             words = child.communicate()[0]

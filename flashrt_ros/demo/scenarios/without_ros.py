@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flashrt_ros.demo.embedded import drive, inspect_transport, reach_rate
+from flashrt_ros.demo.embedded import Outcome, drive, inspect_transport, reach_rate
 from flashrt_ros.demo.hidden_state import HIDDEN, HiddenStatePolicy
 from flashrt_ros.demo.scene import Scene
 from flashrt_ros.models import registry
 from flashrt_ros.models.base import PolicyModel
 from flashrt_ros.models.flow_policy import FlowPolicy
 from flashrt_ros.proof.prove import prove
+from flashrt_ros.proof.report import CheckName
 from flashrt_ros.sim.episodes import HELD_OUT_SEEDS
 
 CLEARLY_SHORT = 0.5
@@ -24,12 +25,16 @@ _UNTRAINED_SEED = 0
 
 def control_reach(scene: Scene, model: PolicyModel, count: int) -> None:
     """Drive the same episodes with untrained weights, and with a black image."""
+
+    def go_on(outcome: Outcome) -> None:
+        scene.stage.require_going()
+
     seeds = HELD_OUT_SEEDS[: max(count, MIN_EPISODES)]
     for name, what, policy, is_blackened in (
         ("untrained_weights", "untrained weights", FlowPolicy.untrained(_UNTRAINED_SEED), False),
         ("blackened_image", "a black image", model, True),
     ):
-        outcomes = drive(policy, seeds, is_blackened=is_blackened)
+        outcomes = drive(policy, seeds, is_blackened=is_blackened, on_episode=go_on)
         rate = reach_rate(outcomes)
         scene.report.control(
             name,
@@ -39,7 +44,7 @@ def control_reach(scene: Scene, model: PolicyModel, count: int) -> None:
             expected=f"below {CLEARLY_SHORT:g}, of {len(outcomes)} episodes",
             is_held=rate < CLEARLY_SHORT,
         )
-    outcomes = drive(model, seeds)
+    outcomes = drive(model, seeds, on_episode=go_on)
     scene.report.note("reach_rate_without_ros", round(reach_rate(outcomes), 4))
 
 
@@ -58,10 +63,12 @@ def control_copies(scene: Scene, model: PolicyModel) -> None:
 
 def check_state(scene: Scene, name: str, weights: Path | None) -> None:
     """Prove that the declared state is the whole state; its own controls run with it."""
-    proof = prove(
-        lambda: registry.create(name, weights),
-        on_check=lambda check: scene.view.say(f"prove: {check.value}"),
-    )
+
+    def told(check: CheckName) -> None:
+        scene.stage.require_going()
+        scene.view.say(f"prove: {check.value}")
+
+    proof = prove(lambda: registry.create(name, weights), on_check=told)
     scene.report.check(
         "state_controls",
         proof.is_proved,

@@ -300,22 +300,33 @@ class Calls(abc.ABC):
             if not page.capsules or offset >= page.total:
                 return
 
-    def drop(self, capsule: str) -> None:
+    def drop(self, capsule: str, *, env_index: int = 0) -> None:
         """Forget a capsule; its children stay.
+
+        Args:
+            capsule: Id or name; ``home`` means the environment's.
+            env_index: Environment.
 
         Raises:
             CapsuleNotFoundError: No capsule has this id or name.
             CapsulePinnedError: It is pinned, or in use.
         """
-        self.call(protocol.Drop(0, capsule), protocol.Ack)
+        self.call(protocol.Drop(0, capsule, env_index), protocol.Ack)
 
-    def pin(self, capsule: str, *, pinned: bool = True) -> protocol.CapsuleReply:
+    def pin(
+        self, capsule: str, *, pinned: bool = True, env_index: int = 0
+    ) -> protocol.CapsuleReply:
         """Pin or unpin a capsule.
+
+        Args:
+            capsule: Id or name; ``home`` means the environment's.
+            pinned: Pin it, or let it go.
+            env_index: Environment.
 
         Raises:
             CapsuleNotFoundError: No capsule has this id or name.
         """
-        return self.call(protocol.Pin(0, capsule, pinned), protocol.CapsuleReply)
+        return self.call(protocol.Pin(0, capsule, pinned, env_index), protocol.CapsuleReply)
 
     # the engine ------------------------------------------------------------------------------
 

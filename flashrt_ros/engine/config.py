@@ -10,6 +10,23 @@ from flashrt_ros.errors import ConfigError
 
 TickSource = Literal["timer", "step"]
 
+RANGES: dict[str, tuple[float, float]] = {
+    "num_environments": (1, 64),
+    "num_standby_lanes": (0, 64),
+    "num_branch_lanes": (0, 256),
+    "replan_threshold": (0, 1024),
+    "rollback_depth": (0, 1024),
+    "interrupt_depth": (1, 64),
+    "capsule_quota_bytes": (0, 1 << 50),
+    "seed": (0, 1 << 62),
+    "refill_delay_ms": (0.0, 10_000.0),
+    "refill_slice_bytes": (4096, 1 << 32),
+    "poll_reserve_us": (0, 1_000_000),
+    "rt_priority": (0, 99),
+    "num_threads": (1, 256),
+}
+"""Smallest and largest value of each parameter that has a range."""
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything an engine is told at its start.
@@ -61,21 +78,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     test_hooks: bool = False
 
     def __post_init__(self) -> None:
-        limits: dict[str, tuple[float, float]] = {
-            "num_environments": (1, 64),
-            "num_standby_lanes": (0, 64),
-            "num_branch_lanes": (0, 256),
-            "replan_threshold": (0, 1024),
-            "rollback_depth": (0, 1024),
-            "interrupt_depth": (1, 64),
-            "capsule_quota_bytes": (0, 1 << 50),
-            "refill_delay_ms": (0.0, 10_000.0),
-            "refill_slice_bytes": (4096, 1 << 32),
-            "poll_reserve_us": (0, 1_000_000),
-            "rt_priority": (0, 99),
-            "num_threads": (1, 256),
-        }
-        for name, (low, high) in limits.items():
+        for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(

@@ -63,7 +63,7 @@ def capsule_info(capsule: Capsule) -> protocol.CapsuleInfo:
         tick=capsule.position.tick,
         position=capsule.position.queue_head,
         num_bytes=capsule.num_bytes,
-        tier="memory",
+        tier="host",
         pinned=capsule.pinned,
         fingerprint=capsule.fingerprint.digest,
         digest="",

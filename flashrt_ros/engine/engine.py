@@ -342,11 +342,13 @@ class Engine:
         return protocol.CapsulePage(request.rid, tuple(map(capsule_info, page)), len(found))
 
     def _drop(self, request: protocol.Drop) -> protocol.Ack:
-        self._verbs.drop(request.capsule)
+        self._verbs.drop(self.environment(request.env_index), request.capsule)
         return protocol.Ack(request.rid)
 
     def _pin(self, request: protocol.Pin) -> protocol.CapsuleReply:
-        capsule = self.core.store.pin(request.capsule, pinned=request.pinned)
+        env = self.environment(request.env_index)
+        capsule = self._moves.find(env, request.capsule)
+        capsule = self.core.store.pin(capsule.id, pinned=request.pinned)
         return protocol.CapsuleReply(request.rid, capsule_info(capsule), 0)
 
     def _reseed(self, request: protocol.Reseed) -> protocol.Moved:
@@ -378,6 +380,7 @@ class Engine:
             duration_ns=0,
             capsule_id=env.parent,
             depth=len(env.interruptions),
+            barrier_ns=self.core.latches.observation_bound_ns(env),
         )
 
     def _require_hooks(self, verb: str) -> None:

@@ -207,6 +207,19 @@ class Latches:
             self.channel(name).drop_pending(env.env_index)
             self.unlatch(env, name)
 
+    def observation_bound_ns(self, env: Environment) -> int:
+        """Return the stamp that observations must have reached, 0 where any does."""
+        return self._bound_ns(env, ChannelRole.OBSERVATION)
+
+    def goal_bound_ns(self, env: Environment) -> int:
+        """Return the stamp that goals must have reached, 0 where any does."""
+        return self._bound_ns(env, ChannelRole.GOAL)
+
+    def set_goal_bound(self, env: Environment, stamp_ns: int) -> None:
+        """Refuse goals stamped before ``stamp_ns`` from now on."""
+        for name in self.named(ChannelRole.GOAL):
+            self._barriers.set_stamp(env.env_index, name, stamp_ns)
+
     # latching ----------------------------------------------------------------------------
 
     def missing(self, timeline: Timeline, env: Environment) -> str:
@@ -340,6 +353,10 @@ class Latches:
             channel.close()
         for block in self._staging.values():
             block.close()
+
+    def _bound_ns(self, env: Environment, role: ChannelRole) -> int:
+        bounds = [self._barriers.stamp_ns(env.env_index, name) for name in self.named(role)]
+        return max(bounds, default=0)
 
     def _meta_of(self, timeline: Timeline, role: ChannelRole) -> SlotMeta | None:
         for name in self.named(role):

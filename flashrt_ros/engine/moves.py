@@ -119,10 +119,13 @@ class Moves:
             duration_ns=duration_ns,
             capsule_id=capsule_id,
             depth=len(env.interruptions),
+            barrier_ns=self._core.latches.observation_bound_ns(env),
         )
 
     def clear_interruptions(self, env: Environment) -> None:
-        """Forget the interrupt stack."""
+        """Forget the interrupt stack, and the bound on goals that it brought."""
+        if env.interruptions:
+            self._core.latches.set_goal_bound(env, env.interruptions[0].goal_bound_ns)
         while env.interruptions:
             self.recycle(env.interruptions.pop().capsule)
 

@@ -110,7 +110,7 @@ class Provenance(msgspec.Struct, array_like=True, frozen=True):
 class ChunkRecord(msgspec.Struct, array_like=True, frozen=True):
     """A chunk in the reply to a step: ``actions`` is ``float32[H, A]``, row-major, as bytes.
 
-    ``num_executed`` actions of it are queued. ``score`` is the model's own, for branches.
+    ``score`` is the model's own for a branch, NaN for the environment.
     """
 
     provenance: Provenance
@@ -307,8 +307,8 @@ class Step(msgspec.Struct, array_like=True, tag=16, frozen=True):
 class Interrupt(msgspec.Struct, array_like=True, tag=17, frozen=True):
     """Abandon the plan in flight and stack its boundary → :class:`Interrupted`.
 
-    ``commit`` hands a goal over in the same instant. ``hold`` stops ticking until a
-    resume, or until a goal comes.
+    ``commit`` hands a goal over in the same instant; until a resume, goals stamped
+    before it are refused. ``hold`` stops ticking until a resume, or until a goal comes.
     """
 
     rid: int
@@ -336,18 +336,26 @@ class ListCapsules(msgspec.Struct, array_like=True, tag=19, frozen=True):
 
 
 class Drop(msgspec.Struct, array_like=True, tag=20, frozen=True):
-    """Forget a capsule; its children stay → :class:`Ack`."""
+    """Forget a capsule; its children stay → :class:`Ack`.
+
+    ``home`` means that of ``env_index``.
+    """
 
     rid: int
     capsule: str
+    env_index: int = 0
 
 
 class Pin(msgspec.Struct, array_like=True, tag=21, frozen=True):
-    """Pin or unpin a capsule → :class:`CapsuleReply`."""
+    """Pin or unpin a capsule → :class:`CapsuleReply`.
+
+    ``home`` means that of ``env_index``.
+    """
 
     rid: int
     capsule: str
     pinned: bool
+    env_index: int = 0
 
 
 class GetStatus(msgspec.Struct, array_like=True, tag=22, frozen=True):
@@ -453,7 +461,11 @@ class Subscribed(msgspec.Struct, array_like=True, tag=70, frozen=True):
 
 
 class Moved(msgspec.Struct, array_like=True, tag=71, frozen=True):
-    """Where the environment stands now. ``path`` is "flip", "copy" or ""."""
+    """Where the environment stands now.
+
+    ``path`` is "flip", "copy" or "". ``barrier_ns`` is the stamp that observations must
+    have reached to act, writers' clock; 0 where any does.
+    """
 
     rid: int
     tick: int
@@ -462,6 +474,7 @@ class Moved(msgspec.Struct, array_like=True, tag=71, frozen=True):
     duration_ns: int
     capsule_id: str
     depth: int
+    barrier_ns: int = 0
 
 
 class CapsuleReply(msgspec.Struct, array_like=True, tag=72, frozen=True):
@@ -500,6 +513,7 @@ class Interrupted(msgspec.Struct, array_like=True, tag=75, frozen=True):
     boundary: int
     generation: int
     goal_sequence: int
+    tick: int
 
 
 class CapsulePage(msgspec.Struct, array_like=True, tag=76, frozen=True):

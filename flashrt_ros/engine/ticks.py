@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -345,7 +346,9 @@ class Ticks:
         core.output(OutputKind.CHUNK, timeline, provenance, 0, payload)
         if flight.step is not None:
             chunk = timeline.lane.views[CHUNK]
-            score = core.model.score(chunk, timeline.lane.views) if timeline.branch >= 0 else 0.0
+            score = (
+                core.model.score(chunk, timeline.lane.views) if timeline.branch >= 0 else math.nan
+            )
             flight.step.chunks.append(ChunkRecord(provenance, payload, score))
         if flight.pops:
             self._after_plan(timeline, flight.step)

@@ -68,11 +68,13 @@ class Interruption:
     Attributes:
         capsule: The interrupted boundary.
         goal: Payload of the goal in force then, with its meta; None when there was none.
+        goal_bound_ns: Stamp that goals had to have reached then.
         reason: As the caller gave it.
     """
 
     capsule: Capsule
     goal: tuple[bytes, SlotMeta] | None
+    goal_bound_ns: int
     reason: str
 
 

@@ -87,16 +87,16 @@ class Verbs:
         env.boundaries.append(capsule)
         env.parent = capsule.id
 
-    def drop(self, key: str) -> None:
+    def drop(self, env: Environment, key: str) -> None:
         """Forget a capsule; what descends from it descends from its parent now."""
-        capsule = self._core.store.get(key)
+        capsule = self._moves.find(env, key)
         if self._moves.is_held(capsule):
             raise CapsulePinnedError(
                 f"capsule '{capsule.name or capsule.id}' can't be dropped",
                 found="one in a rollback ring or an interrupt stack",
                 fix="reset or resume first",
             )
-        self._moves.forget(self._core.store.drop(key))
+        self._moves.forget(self._core.store.drop(capsule.id))
 
     # moving ------------------------------------------------------------------------------
 
@@ -113,6 +113,7 @@ class Verbs:
         path = self._moves.move(env, capsule)
         if request.seed is not None:
             self._core.reseed(env, request.seed, 0)
+        self._moves.clear_interruptions(env)
         # a restore that names no stamp leaves the bound; a reset lifts it, the clock may be new
         stamp_ns = request.stamp_ns if request.reset else request.stamp_ns or None
         self._moves.forget_observations(env, stamp_ns)
@@ -120,7 +121,6 @@ class Verbs:
             self._core.latches.forget_goal(env, stamp_ns)
             if not request.reset:
                 self._core.goals.restore(env, capsule)
-        self._moves.clear_interruptions(env)
         self._moves.clear_boundaries(env)
         if request.reset:
             self._branches.release_all(env)
@@ -176,7 +176,8 @@ class Verbs:
         # the goal in force is the newest committed, whether or not a plan has latched it
         core.latches.promote_goal(env)
         goal = core.goals.in_force(env)
-        env.interruptions.append(Interruption(capsule, goal, request.reason))
+        bound_ns = core.latches.goal_bound_ns(env)
+        env.interruptions.append(Interruption(capsule, goal, bound_ns, request.reason))
         boundary = self._ticks.abandon(env)
         sequence = 0
         if commit is not None and ring is not None:
@@ -188,6 +189,8 @@ class Verbs:
                 source_sequence=commit.source_sequence,
                 now_ns=started,
             )
+            # a goal that was on its way when this one was given must not replace it
+            core.latches.set_goal_bound(env, commit.stamp_ns)
         env.parent = capsule.id
         env.generation += 1
         self._moves.flush(env)
@@ -207,6 +210,7 @@ class Verbs:
             boundary=boundary,
             generation=env.generation,
             goal_sequence=sequence,
+            tick=env.position.tick,
         )
 
     def resume(self, env: Environment, request: protocol.Resume) -> protocol.Moved:
@@ -219,6 +223,7 @@ class Verbs:
         top = env.interruptions[-1]
         path = self._moves.move(env, top.capsule)
         env.interruptions.pop()
+        self._core.latches.set_goal_bound(env, top.goal_bound_ns)
         if not request.keep_goal:
             self._core.latches.raise_goal_barrier(env)
             self._core.goals.replay(env, top.goal)

@@ -85,6 +85,37 @@ def test_an_interrupt_on_a_poisoned_lane_changes_nothing(rig: Any) -> None:
     assert _facts(rig) == before
 
 
+def test_a_goal_on_its_way_does_not_replace_the_interrupts_until_the_resume(rig: Any) -> None:
+    rig.step(1)
+    ring, commit = _loaned_goal(rig, 0.9)  # stamped 1000
+    reply = rig.engine.interrupt(protocol.Interrupt(1, 0, "", False, commit), ring)
+    with pytest.raises(FlashrtError, match="older"):
+        rig.goal(0.1, 0.1, stamp_ns=999)
+    made = rig.step(1).chunks[0].provenance
+    assert (made.goal_sequence, reply.tick) == (reply.goal_sequence, 1)
+    rig.resume()
+    rig.goal(0.1, 0.1, stamp_ns=999)
+
+
+def test_a_restore_lifts_the_bound_of_the_interrupts_it_forgets(rig: Any) -> None:
+    rig.step(1)
+    ring, commit = _loaned_goal(rig, 0.9)
+    rig.engine.interrupt(protocol.Interrupt(1, 0, "", False, commit), ring)
+    rig.restore("home")
+    rig.goal(0.1, 0.1, stamp_ns=999)
+
+
+def test_home_means_that_of_the_verbs_environment(make_rig: MakeRig) -> None:
+    rig = make_rig(num_environments=2)
+    rig.ready()
+    rig.engine.handle(protocol.Activate(1, 1, "step", 0.0))
+    reply = rig.engine.handle(protocol.Pin(1, "home", True, 1))
+    assert reply.capsule.name == "home.1"
+    for request in (protocol.Pin(1, "home", True, 2), protocol.Drop(1, "home", 2)):
+        with pytest.raises(FlashrtError, match="no environment"):
+            rig.engine.handle(request)
+
+
 # branches ------------------------------------------------------------------------------------
 
 

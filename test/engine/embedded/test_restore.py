@@ -146,7 +146,8 @@ def test_a_repeated_episode_id_answers_as_the_first_did(rig: Any) -> None:
     rig.observe(0.1, 0.1)
     rig.step(2)
     state = rig.state()
-    assert rig.reset(episode_id="episode-1") == first
+    assert rig.reset(episode_id="episode-1", stamp_ns=700) == first
+    assert first.barrier_ns == 0
     assert rig.state() == state
     assert rig.reset(episode_id="episode-2").generation == first.generation + 1
 

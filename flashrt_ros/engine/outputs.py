@@ -140,6 +140,7 @@ class Outputs:
         self._subscriptions: list[list[_Subscription]] = [[] for _ in range(info.num_environments)]
         self._rings: dict[int, OutputRing] = {}
         self._missed = [0] * info.num_environments
+        self._events: list[tuple[int, bytes]] = []
 
     def missed(self, env_index: int) -> int:
         """Return how many outputs of an environment subscribers missed so far."""
@@ -252,17 +253,27 @@ class Outputs:
         self._release_slot(env_index, item.slot)
 
     def event(self, event: Event) -> None:
-        """Give an event to every connection that wants it; older outputs no longer follow."""
+        """Keep an event for :meth:`deliver_events`; older outputs no longer follow."""
         if len(event.detail) > _MAX_DETAIL_CHARACTERS:
             cut = event.detail[:_MAX_DETAIL_CHARACTERS] + "…"
             event = msgspec.structs.replace(event, detail=cut)
-        message = encode(event)
+        self._events.append((event.env_index, encode(event)))
         for subscription in self._subscriptions[event.env_index]:
-            if subscription.wants_events:
-                subscription.connection.event(message)
             for lane in subscription.lanes.values():
                 if lane.held and lane.held.provenance.generation < event.generation:
                     self._discard_held(lane, event.env_index)
+
+    def deliver_events(self) -> None:
+        """Give the events kept since the last call to every connection that wants them.
+
+        The server calls it once an answer has left: each event wakes processes that
+        would otherwise compete with the caller for the cores.
+        """
+        for env_index, message in self._events:
+            for subscription in self._subscriptions[env_index]:
+                if subscription.wants_events:
+                    subscription.connection.event(message)
+        self._events.clear()
 
     def close(self) -> None:
         """Forget every subscriber and close the rings. Idempotent."""

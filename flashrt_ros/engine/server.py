@@ -153,6 +153,7 @@ class EngineServer:
             engine.advance()
         elif self._has_background():
             engine.background(self._clock_ns())
+        self._outputs.deliver_events()
 
     def _run_deadline(self) -> None:
         deadline = self._engine.next_deadline_ns()
@@ -196,6 +197,7 @@ class EngineServer:
         if mask & ~select.POLLOUT and connection.doom is None:
             self._run_deadline()
             session.serve()
+            self._outputs.deliver_events()
 
     def _serve_last(self, session: Session) -> None:
         """Take what a dead client still said, then let go of what it held.
@@ -207,6 +209,7 @@ class EngineServer:
             self._run_deadline()
             if connection.doom is not None or not session.serve():
                 break
+        self._outputs.deliver_events()
         connection.condemn("died")
 
     def _reap(self) -> None:

@@ -21,13 +21,18 @@ def _attribute_texts() -> dict[str, str]:
     return {name: " ".join(body.split()) for name, body in entries}
 
 
+def _figure(value: float) -> str:
+    is_power = isinstance(value, int) and value > 10**9 and value & (value - 1) == 0
+    return f"2^{int(value).bit_length() - 1}" if is_power else f"{value:g}"
+
+
 def parameter_rows() -> list[str]:
     """Build the table of the engine's parameters."""
     rows = []
     texts = _attribute_texts()
     for field in msgspec.structs.fields(EngineConfig):
         low, high = RANGES.get(field.name, (None, None))
-        bounds = "" if low is None else f"{low:.15g} to {high:.15g}"
+        bounds = "" if low is None or high is None else f"{_figure(low)} to {_figure(high)}"
         default = "none" if field.default in ("", ()) else f"{field.default}"
         text = texts[field.name].replace("``", "`").rstrip(".")
         rows.append(f"| `{field.name}` | {default} | {bounds} | {text} |")

@@ -1,9 +1,9 @@
 """A planner as somebody else would write it: a process that knows ROS and nothing else of us.
 
-Where to go it is told by services of its own, so that the demo decides when:
-``~/send`` publishes a goal on the topic ``subgoal`` until the planner node accepts it,
-``~/interrupt`` barges in on the policy with a new goal, ``~/resume`` lets it go back.
-Every goal stands on ``~/sent`` too, for who wants to compare.
+Where to go it is told from outside, so that the demo decides when: a goal on ``~/go_to``
+goes to the topic ``subgoal`` until the planner node accepts it, ``~/interrupt`` barges in on
+the policy with a new goal, ``~/resume`` lets it go back. Every goal that leaves stands on
+``~/sent`` too, with the number it got, for who wants to compare.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flashrt_ros.srv import Interrupt, Resume
 NAME = "demo_planner"
 FRAME = "table"
 ACCEPT_S = 5.0
-"""How long ``~/send`` goes on before it gives up, s."""
+"""How long a goal is repeated before it is given up, s."""
 
 _REPEAT_S = 0.5
 _GOAL_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
@@ -49,29 +49,23 @@ class PlannerProcess(Node):
         self._resumes = self.create_client(Resume, "policy_node/resume")
         # Apart from the default group: a service that awaits would keep it from hearing the answer.
         group = ReentrantCallbackGroup()
-        self.create_service(Interrupt, "~/send", self._send, callback_group=group)
+        # The executor awaits a callback that is a coroutine; rclpy's types do not say so.
+        go_to: Any = self._go_to
+        self.create_subscription(Subgoal, "~/go_to", go_to, _GOAL_QOS, callback_group=group)
         self.create_service(Interrupt, "~/interrupt", self._interrupt, callback_group=group)
         self.create_service(Resume, "~/resume", self._resume, callback_group=group)
 
-    async def _send(
-        self, request: Interrupt.Request, response: Interrupt.Response
-    ) -> Interrupt.Response:
+    async def _go_to(self, goal: Any) -> None:
         """Publish a goal; one that comes with a stamp keeps it and is sent only once."""
-        stamp = request.goal.header.stamp
-        if stamp.sec or stamp.nanosec:
-            goal = self._number(request.goal)
-            self._publish(goal)
-            response.goal_sequence = goal.sequence
-            response.success = True
-            return response
+        if goal.header.stamp.sec or goal.header.stamp.nanosec:
+            self._publish(self._number(goal))
+            return
         for _ in range(round(ACCEPT_S / _REPEAT_S)):
-            goal = self._stamp(self._number(request.goal))
-            if await self._is_accepted(goal):
-                response.goal_sequence = goal.sequence
-                response.success = True
-                return response
-        response.error_msg = f"no planner node accepted the goal within {ACCEPT_S:g} s"
-        return response
+            if await self._is_accepted(self._stamp(self._number(goal))):
+                return
+        self.get_logger().error(  # type: ignore[no-untyped-call]
+            f"no planner node accepted a goal within {ACCEPT_S:g} s"
+        )
 
     async def _interrupt(
         self, request: Interrupt.Request, response: Interrupt.Response

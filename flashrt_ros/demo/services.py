@@ -15,6 +15,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from std_srvs.srv import SetBool
 
+from flashrt_ros.demo.planner_link import PLANNER, PlannerLink
 from flashrt_ros.demo.trace import Point
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.msg import Subgoal
@@ -37,7 +38,6 @@ CALL_S = 10.0
 _LOOK_S = 0.2
 
 POLICY = "policy_node"
-PLANNER = "demo_planner"
 
 
 class Services:
@@ -56,6 +56,7 @@ class Services:
         self._node = node
         self._check = check
         self._clients: dict[str, Client] = {}
+        self._planner = PlannerLink(node, check)
 
     def call(self, kind: Any, name: str, request: Any, *, may_fail: bool = False) -> Any:
         """Call a service and wait for its answer.
@@ -68,6 +69,22 @@ class Services:
         if client is None:
             client = self._node.create_client(kind, name)
             self._clients[name] = client
+        return self._ask(client, name, request, may_fail=may_fail)
+
+    def call_once(self, kind: Any, name: str, request: Any) -> Any:
+        """Call a service with a client that comes for this call and goes after it.
+
+        Raises:
+            ScenarioError: It is not there, does not answer, or refuses.
+        """
+        self._check()
+        client = self._node.create_client(kind, name)
+        try:
+            return self._ask(client, name, request, may_fail=False)
+        finally:
+            self._node.destroy_client(client)
+
+    def _ask(self, client: Client, name: str, request: Any, *, may_fail: bool) -> Any:
         if not client.service_is_ready() and not client.wait_for_service(CALL_S):
             raise ScenarioError(f"service '{name}' did not appear within {CALL_S:g} s")
         done = threading.Event()
@@ -181,8 +198,7 @@ class Services:
             stamp_ns: A stamp to send it with, once; 0 stamps it now and waits until the
                 planner node has accepted it.
         """
-        request = Interrupt.Request(has_goal=True, goal=_subgoal(goal, stamp_ns))
-        return int(self.call(Interrupt, f"{PLANNER}/send", request).goal_sequence)
+        return self._planner.send(_subgoal(goal, stamp_ns))
 
     def interrupt(self, goal: Point) -> Any:
         """Let the planner process barge in with a goal; the reply is the policy node's."""

@@ -15,6 +15,7 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import try_shutdown
 
+from flashrt_ros.demo import planner_link
 from flashrt_ros.demo.planner_process import NAME, PlannerProcess
 from flashrt_ros.demo.services import Services
 from flashrt_ros.demo.waiting import ScenarioError
@@ -31,6 +32,7 @@ class Pretender(Node):
     def __init__(self) -> None:
         super().__init__("pretender")
         self.seen: list[Any] = []
+        self.accepts = True
         self.interrupts: list[Any] = []
         self._accepted = self.create_publisher(Subgoal, "planner_node/accepted", GOAL_QOS)
         self.create_subscription(Subgoal, "subgoal", self._take, GOAL_QOS)
@@ -39,7 +41,7 @@ class Pretender(Node):
 
     def _take(self, goal: Any) -> None:
         self.seen.append(goal)
-        if len(self.seen) % 2 == 0:
+        if self.accepts and len(self.seen) % 2 == 0:
             self._accepted.publish(goal)
 
     def _interrupt(
@@ -92,6 +94,17 @@ def test_a_stamped_goal_is_sent_once_as_it_is(stage: tuple[Pretender, Services])
     services.send_goal((0.5, 0.25))
     stamps = [stamp_to_ns(one.header.stamp) for one in pretender.seen if one.sequence == number]
     assert stamps in ([1_234], [])  # the first one may leave before it is known who listens
+
+
+def test_a_goal_that_nobody_accepts_is_an_error(
+    stage: tuple[Pretender, Services], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretender, services = stage
+    monkeypatch.setattr(planner_link, "_SENT_S", 1.2)
+    monkeypatch.setattr(pretender, "accepts", False)
+    with pytest.raises(ScenarioError, match="accepted by the planner node"):
+        services.send_goal((0.25, 0.125))
+    assert pretender.seen
 
 
 def test_an_interrupt_is_passed_on(stage: tuple[Pretender, Services]) -> None:

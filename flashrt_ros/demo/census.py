@@ -23,9 +23,6 @@ class Holdings:
     num_fds: int
     num_mappings: int
 
-    def __sub__(self, before: Holdings) -> Holdings:
-        return Holdings(self.num_fds - before.num_fds, self.num_mappings - before.num_mappings)
-
 
 def holdings(pid: int) -> Holdings:
     """Count what a process of this user has open.
@@ -118,11 +115,3 @@ def marked_processes(variable: str, value: str) -> list[int]:
         if wanted in environment.split(b"\0"):
             found.append(int(entry.name))
     return sorted(found)
-
-
-def shared_memory_files() -> set[str]:
-    """List named shared memory of the machine, the middleware's apart."""
-    folder = Path("/dev/shm")
-    if not folder.is_dir():
-        return set()
-    return {path.name for path in folder.iterdir() if not str(path).startswith(_DDS)}

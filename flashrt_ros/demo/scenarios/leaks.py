@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from std_srvs.srv import Trigger
 
 from flashrt_ros.demo.census import Holdings, holdings
 from flashrt_ros.demo.scene import Scene
 from flashrt_ros.demo.stage import Stage
+from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.engine.client import EngineClient
 
 NUM_CLIENTS = 200
 """Clients of the engine and of the nodes together."""
 
+NUM_KILLED = 6
+"""How many of them are killed with a slot on loan."""
+
 WATCHED = ("engine", "policy_node", "planner_node")
 
 _NUM_ROS = 20
 _WARM_UP = 8
+_AT_ONCE = 2  # a channel has few rings, and the planner node has one
+_READY_S = 20.0
 _SETTLE_S = 5.0
 _LOOK_S = 0.05
 _END_S = 5.0
@@ -30,14 +37,16 @@ _END_S = 5.0
 def check_leaks(scene: Scene) -> None:
     """Count descriptors and mappings before and after clients have come and gone.
 
-    Some clients die with a slot on loan, some with outputs unread, some are ROS
-    clients of the policy node's services.
+    Some are processes that are killed with a slot on loan and a subscription, some
+    close their connection with a slot on loan, and some are ROS clients that call the
+    policy node.
     """
     stage = scene.stage
     for number in range(_WARM_UP):
         _come_and_go(scene, number)
     before = _settled(stage, None)
-    for number in range(NUM_CLIENTS):
+    _die(scene, NUM_KILLED)
+    for number in range(NUM_CLIENTS - NUM_KILLED):
         stage.require_alive()
         _come_and_go(scene, number)
     after = _settled(stage, before)
@@ -49,7 +58,8 @@ def check_leaks(scene: Scene) -> None:
             for name in WATCHED
         },
     )
-    scene.view.say(f"{NUM_CLIENTS} clients have come and gone")
+    scene.report.note("clients_killed_with_a_loan", NUM_KILLED)
+    scene.view.say(f"{NUM_CLIENTS} clients have come and gone, {NUM_KILLED} of them by SIGKILL")
     with EngineClient(stage.engine, client="demo/stayed") as client:
         client.open_writer("goal")
         kept = _more(_census(stage), before)
@@ -74,29 +84,69 @@ def check_processes(scene: Scene) -> None:
     """Count what is left of the demo's processes; call it once the stage is closed."""
     stage = scene.stage
     left = _left(stage)
-    scene.report.check("leaked_processes", len(left), expected="0 at the end", is_held=not left)
+    scene.report.check(
+        "leaked_processes",
+        len(left),
+        expected="0 at the end, and none that had to be killed",
+        is_held=has_ended_well(left, stage.killed),
+    )
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     with subprocess.Popen(command, env={**os.environ, **stage.marks}) as child:
         try:
-            found = len(_left(stage, timeout_s=0.0))
+            still = _left(stage, timeout_s=0.0)
         finally:
             child.kill()
     scene.report.control(
         "process_stayed",
         "leaked_processes",
         "a process of the demo that was not stopped",
-        found,
+        len(still),
         expected="1",
-        is_held=found == len(left) + 1,
+        is_held=len(still) == len(left) + 1 and not has_ended_well(still, ()),
     )
     scene.report.note("killed_processes", list(stage.killed))
 
 
+def has_ended_well(left: Sequence[int], killed: Sequence[str]) -> bool:
+    """Tell whether every process ended, and ended when it was asked to.
+
+    Args:
+        left: Process ids still there.
+        killed: Names of those that did not end by themselves.
+    """
+    return not left and not killed
+
+
+def _die(scene: Scene, count: int) -> None:
+    """Start clients as processes, and kill each while it holds a loan; a ring for each."""
+    stage = scene.stage
+    command = [sys.executable, "-m", "flashrt_ros.demo.doomed_client", stage.engine]
+    environment = {**os.environ, **stage.marks}
+    for first in range(0, count, _AT_ONCE):
+        children = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+            for _ in range(min(_AT_ONCE, count - first))
+        ]
+        try:
+            words = [_first_line(child) for child in children]
+        finally:
+            for child in children:
+                child.kill()
+                child.communicate()
+        if any(word != "ready" for word in words):
+            raise ScenarioError(f"a client that should hold a loan said {words}")
+
+
+def _first_line(child: subprocess.Popen[str]) -> str:
+    """Return what a child says first, "" if it says nothing in time."""
+    assert child.stdout is not None
+    ready, _, _ = select.select([child.stdout], [], [], _READY_S)
+    return child.stdout.readline().strip() if ready else ""
+
+
 def _come_and_go(scene: Scene, number: int) -> None:
     if number % (NUM_CLIENTS // _NUM_ROS) == 0:
-        caller = scene.witness.create_client(Trigger, "policy_node/ping")
-        caller.wait_for_service(1.0)
-        scene.witness.destroy_client(caller)
+        scene.services.call_once(Trigger, "policy_node/ping", Trigger.Request())
         return
     client = EngineClient(scene.stage.engine, client=f"demo/client{number}")
     try:

@@ -13,10 +13,8 @@ from flashrt_ros.demo.table import View
 from flashrt_ros.demo.trace import EpisodeTrace
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.demo.witness import Chunk, Frame, Witness
+from flashrt_ros.errors import StepTimeoutError
 from flashrt_ros.nodes.conversions import ns_to_stamp
-
-STEP_TIMEOUT = 313
-"""Code of a step that found nothing to act on."""
 
 _SHOWN = 5  # best-effort readers may lose a frame on a busy machine
 _SHOWN_S = 0.5
@@ -87,7 +85,7 @@ class Scene:
                     list(reply.action_indices),
                     stamp_ns,
                 )
-            if reply.error_code != STEP_TIMEOUT:
+            if reply.error_code != StepTimeoutError.code:
                 break
         raise ScenarioError(f"a step on a recorded observation was refused: {reply.error_msg}")
 

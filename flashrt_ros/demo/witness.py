@@ -10,12 +10,13 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Float64MultiArray
 
 from flashrt_ros.demo.trace import Point, Pose
 from flashrt_ros.demo.waiting import News
 from flashrt_ros.msg import ActionChunk, EngineStatus, ExecutionEvent, Subgoal
 from flashrt_ros.nodes.conversions import stamp_to_ns
-from flashrt_ros.nodes.reports import EVENT_QOS, GOAL_QOS, STATUS_QOS
+from flashrt_ros.nodes.reports import EVENT_QOS, FACT_QOS, GOAL_QOS
 
 NUM_FRAMES = 24
 """Camera frames kept, the newest ones."""
@@ -107,6 +108,7 @@ class Witness(Node):
         goal_events: Every event of the planner node, oldest first.
         goals: Stamp of every goal that the planner process sent, by its number.
         refusals: What the policy node's diagnostics count, by ``"<source> <code name>"``.
+        commands: Every command to the robot ever published, oldest first.
         status: The policy node's newest status.
     """
 
@@ -121,6 +123,7 @@ class Witness(Node):
         self.goal_events: list[Any] = []
         self.goals: dict[int, int] = {}
         self.refusals: dict[str, int] = {}
+        self.commands: list[tuple[float, ...]] = []
         self.status: Any = None
         self._joints: dict[int, Any] = {}
         self.images = self.create_publisher(Image, "image", _ROBOT_QOS)
@@ -132,7 +135,8 @@ class Witness(Node):
             (ActionChunk, "policy_node/action_chunk", self._take_chunk, EVENT_QOS),
             (ExecutionEvent, "policy_node/events", self._take_event, EVENT_QOS),
             (ExecutionEvent, "planner_node/events", self._take_goal_event, EVENT_QOS),
-            (EngineStatus, "policy_node/status", self._take_status, STATUS_QOS),
+            (Float64MultiArray, "policy_node/commands", self._take_command, EVENT_QOS),
+            (EngineStatus, "policy_node/status", self._take_status, FACT_QOS),
             (Subgoal, "demo_planner/sent", self._take_goal, GOAL_QOS),
             (DiagnosticArray, "/diagnostics", self._take_diagnostics, 10),
         ):
@@ -146,6 +150,17 @@ class Witness(Node):
     def now_ns(self) -> int:
         """Return the node's clock, ns."""
         return int(self.get_clock().now().nanoseconds)
+
+    def agent_at(self, stamp_ns: int) -> Point | None:
+        """Return where the joint states of a stamp have the agent, None if they are not kept.
+
+        Those of the newest :data:`NUM_FRAMES` observations are; call it under the lock.
+        """
+        message = self._joints.get(stamp_ns)
+        if message is None:
+            return None
+        values = dict(zip(message.name, message.position, strict=True))
+        return values["agent_x"], values["agent_y"]
 
     def _take_truth(self, message: Any) -> None:
         values = dict(zip(message.name, message.position, strict=True))
@@ -188,6 +203,10 @@ class Witness(Node):
     def _take_goal(self, message: Any) -> None:
         with self.news.change():
             self.goals[message.sequence] = stamp_to_ns(message.header.stamp)
+
+    def _take_command(self, message: Any) -> None:
+        with self.news.change():
+            self.commands.append(tuple(message.data))
 
     def _take_status(self, message: Any) -> None:
         with self.news.change():

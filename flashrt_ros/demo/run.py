@@ -100,7 +100,7 @@ def _on_stage(scene: Scene, options: Options) -> None:
         lockstep.check_replay(scene)
         lockstep.check_resume(scene, _OTHER_GOAL)
         lockstep.control_latency(scene, _OTHER_GOAL)
-        branching.control_forks(scene)
+        branching.control_forks(scene, _GOAL)
         view.phase("the reset as a barrier")
         stale.check_stale(scene, _GOAL)
         naming.check_names(scene)

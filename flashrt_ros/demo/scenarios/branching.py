@@ -13,6 +13,7 @@ from flashrt_ros.demo.scene import Scene
 from flashrt_ros.demo.trace import Point
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.demo.witness import Chunk
+from flashrt_ros.errors import NoFreeLaneError
 
 Array = npt.NDArray[np.float32]
 
@@ -22,6 +23,7 @@ BEFORE_FORK_TICKS = 10
 _LENGTH_WEIGHT = 0.1  # as the policy's own score has it
 _SCORE_TOLERANCE = 1e-5
 _CHUNK_S = 5.0
+_OBSERVATION_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +31,15 @@ class Forked:
     """A fork and what became of it.
 
     Attributes:
-        chunks: One of each branch.
-        scores: Recomputed from them.
-        selected: Index of the branch that was selected.
-        is_score_equal: The recomputed scores are those that the policy reported.
-        is_continued: The actions after the select were the selected chunk's.
+        chunks: One of each branch; their scores are those that the policy reported.
+        scores: Recomputed from nothing but the chunks' bytes.
+        continued: Index of the branch whose bytes the actions after the select are, -1 if
+            they are no branch's.
     """
 
     chunks: list[Chunk]
     scores: list[float]
-    selected: int
-    is_score_equal: bool
-    is_continued: bool
+    continued: int
 
 
 def fork_and_select(scene: Scene, run: EpisodeRun) -> Forked:
@@ -63,12 +62,11 @@ def fork_and_select(scene: Scene, run: EpisodeRun) -> Forked:
     forked = services.fork(seeds)
     run.trace.happened("fork", run.now_s, witness.truths[-1].agent)
     chunks = [_chunk_of_branch(scene, branch) for branch in forked.branches]
-    subgoal = np.array(run.trace.subgoal, np.float32)
-    scores = [score(chunk, subgoal, _agent_at(scene, chunk)) for chunk in chunks]
-    selected = int(np.argmax(scores))
+    scores = _recomputed(scene, chunks, run.trace.subgoal)
+    selected = int(np.argmax([chunk.score for chunk in chunks]))
     services.select(forked.branches[selected])
     run.trace.happened("select", run.now_s, witness.truths[-1].agent)
-    is_continued = _finish_chunk(scene, last) == _rows(chunks[selected])[: last + 1].tobytes()
+    continued = branch_of(_finish_chunk(scene, last), chunks)
     services.tick_by("timer")
     run.trace.branches = [_rows(chunk).astype(np.float64) for chunk in chunks]
     run.trace.selected = selected
@@ -76,15 +74,7 @@ def fork_and_select(scene: Scene, run: EpisodeRun) -> Forked:
         f"fork: {NUM_BRANCHES} branches scored {', '.join(f'{value:.4f}' for value in scores)}; "
         f"branch {selected} selected"
     )
-    return Forked(
-        chunks,
-        scores,
-        selected,
-        is_score_equal=bool(
-            np.allclose(scores, [chunk.score for chunk in chunks], atol=_SCORE_TOLERANCE)
-        ),
-        is_continued=is_continued,
-    )
+    return Forked(chunks, scores, continued)
 
 
 def judge_forks(scene: Scene, forks: list[Forked]) -> None:
@@ -94,37 +84,24 @@ def judge_forks(scene: Scene, forks: list[Forked]) -> None:
     report.check("branches", smallest, expected=f"{NUM_BRANCHES}", is_held=smallest == NUM_BRANCHES)
     differ = all(pairwise_different(fork.chunks) for fork in forks)
     report.check("branches_differ", differ, expected="pairwise", is_held=differ)
-    is_best = all(
-        is_best_selected(fork.scores, fork.selected) and fork.is_score_equal and fork.is_continued
-        for fork in forks
-    )
+    is_best = all(is_best_taken(fork) for fork in forks)
     report.check(
         "selected_has_best_score",
         is_best,
-        expected="recomputed from its chunk, as reported, and gone on with",
+        expected="the bytes acted on are those of the branch that scores best, recomputed",
         is_held=is_best,
     )
     report.note("branch_scores", [[round(score, 5) for score in fork.scores] for fork in forks])
-    fork = forks[0]
-    worst = int(np.argmin(fork.scores))
-    report.control(
-        "selected_worst",
-        "selected_has_best_score",
-        "the branch with the worst score taken for the selected one",
-        is_best_selected(fork.scores, worst),
-        expected="no",
-        is_held=not is_best_selected(fork.scores, worst),
-    )
 
 
-def control_forks(scene: Scene) -> None:
-    """Fork with one seed for all, and more branches than there are lanes; in lockstep.
+def control_forks(scene: Scene, goal: Point) -> None:
+    """Select the worst branch; fork with one seed for all, and without lanes; in lockstep.
 
     Raises:
         ScenarioError: A step made no chunk.
     """
+    _control_worst(scene, goal)
     services, report = scene.services, scene.report
-    scene.finish_chunk()
     forked = services.fork([7] * NUM_BRANCHES)
     chunks = [_chunk_of_branch(scene, branch) for branch in forked.branches]
     differ = pairwise_different(chunks)
@@ -142,10 +119,33 @@ def control_forks(scene: Scene) -> None:
         "branches",
         "one more branch than there are lanes",
         refused.error_code,
-        expected="refused with 205",
-        is_held=refused.error_code == 205 and not refused.branches,
+        expected=f"refused with {NoFreeLaneError.code}",
+        is_held=refused.error_code == NoFreeLaneError.code and not refused.branches,
     )
     services.select(forked.branches[0])
+
+
+def _control_worst(scene: Scene, goal: Point) -> None:
+    """Do all that the check looks at, but select the branch that scores worst."""
+    services = scene.services
+    scene.finish_chunk()
+    services.send_goal(goal)
+    scene.chunks_on(scene.lab_frames[:1])
+    forked = services.fork(list(range(NUM_BRANCHES)))
+    chunks = [_chunk_of_branch(scene, branch) for branch in forked.branches]
+    worst = int(np.argmin([chunk.score for chunk in chunks]))
+    services.select(forked.branches[worst])
+    acted = scene.step_on(scene.lab_frames[1], scene.execute_horizon).actions
+    fork = Forked(chunks, _recomputed(scene, chunks, goal), branch_of(acted, chunks))
+    is_best = is_best_taken(fork)
+    scene.report.control(
+        "selected_worst",
+        "selected_has_best_score",
+        "the branch with the worst score selected and acted on",
+        is_best,
+        expected="no, because of its bytes and not of its score",
+        is_held=not is_best and fork.continued == worst and are_scores_true(fork),
+    )
 
 
 def pairwise_different(chunks: list[Chunk]) -> bool:
@@ -153,9 +153,28 @@ def pairwise_different(chunks: list[Chunk]) -> bool:
     return all(a.actions != b.actions for a, b in itertools.combinations(chunks, 2))
 
 
-def is_best_selected(scores: list[float], selected: int) -> bool:
-    """Tell whether no branch scores higher than the selected one."""
-    return scores[selected] >= max(scores)
+def is_best_taken(fork: Forked) -> bool:
+    """Tell whether what was acted on is the branch that scores best, truly scored."""
+    if fork.continued < 0 or not are_scores_true(fork):
+        return False
+    return fork.scores[fork.continued] >= max(fork.scores) - _SCORE_TOLERANCE
+
+
+def are_scores_true(fork: Forked) -> bool:
+    """Tell whether the policy reported the scores that its chunks have."""
+    reported = [chunk.score for chunk in fork.chunks]
+    return bool(np.allclose(fork.scores, reported, rtol=0.0, atol=_SCORE_TOLERANCE))
+
+
+def branch_of(actions: bytes, chunks: list[Chunk]) -> int:
+    """Return which branch's chunk begins with these actions, -1 if none or several do.
+
+    Args:
+        actions: ``float32[ticks, A]``, one tick or more.
+        chunks: One of each branch.
+    """
+    found = [index for index, chunk in enumerate(chunks) if chunk.actions.startswith(actions)]
+    return found[0] if len(found) == 1 and actions else -1
 
 
 def score(chunk: Chunk, subgoal: Array, agent: Array) -> float:
@@ -193,16 +212,19 @@ def _chunk_of_branch(scene: Scene, branch: int) -> Chunk:
     return Chunk.of(reply.chunks[0])
 
 
+def _recomputed(scene: Scene, chunks: list[Chunk], goal: Point) -> list[float]:
+    """Score chunks from their bytes and the observation that each names."""
+    subgoal = np.array(goal, np.float32)
+    return [score(chunk, subgoal, _agent_at(scene, chunk)) for chunk in chunks]
+
+
 def _agent_at(scene: Scene, chunk: Chunk) -> Array:
     """Return the agent's position in the observation that a chunk names, ``float32[2]``."""
-
-    def look() -> Point | None:
-        for truth in reversed(scene.witness.truths):
-            if truth.stamp_ns == chunk.observation_stamp_ns:
-                return truth.agent
-        return None
-
-    agent = scene.stage.news.wait(look, 2.0, "the observation that a branch's chunk names")
+    agent = scene.stage.news.wait(
+        lambda: scene.witness.agent_at(chunk.observation_stamp_ns),
+        _OBSERVATION_S,
+        "the observation that a branch's chunk names",
+    )
     return np.array(agent, np.float32)
 
 

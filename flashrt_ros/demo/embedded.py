@@ -93,16 +93,6 @@ def reach_rate(outcomes: Iterable[Outcome]) -> float:
     return sum(reached) / len(reached)
 
 
-def count_staged_copies(model: PolicyModel) -> int:
-    """Count the copies on a goal's way with its channel forced through one.
-
-    Returns:
-        What an engine with ``staged_channels=("goal",)`` says of itself after a goal was
-        latched.
-    """
-    return inspect_transport(model, staged=True).goal_transport_copies
-
-
 def inspect_transport(model: PolicyModel, *, staged: bool) -> protocol.Inspection:
     """Latch one goal in an engine of one's own and ask what its graph read.
 

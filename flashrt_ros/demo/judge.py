@@ -8,6 +8,9 @@ from flashrt_ros.demo.trace import Point, Pose
 from flashrt_ros.sim.episodes import EPISODE_TICKS, PUSH_M, REACH_M
 from flashrt_ros.sim.table import block_shift
 
+REACH_RATE = 0.9
+"""Share of episodes that must reach their subgoal."""
+
 SETTLE_TICKS = 3
 """Ticks in a row within reach, so that passing by does not count."""
 

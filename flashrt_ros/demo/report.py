@@ -24,6 +24,7 @@ REQUIRED = (
     "goal_transport_copies",
     "torn_goals",
     "interrupt_latency_ticks",
+    "interrupt_latency_ms",
     "resume_byte_exact",
     "stale_after_reset",
     "branches",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
 import msgspec
 import rclpy
@@ -124,6 +124,11 @@ class Stage:
     def processes(self) -> list[int]:
         """Every process that the demo has started, and what those have started."""
         return marked_processes(MARK, self.marks[MARK])
+
+    @property
+    def period_s(self) -> float:
+        """Time between two control ticks, s."""
+        return 1.0 / float(cast(float, self._configuration.nodes["policy_node"]["rate_hz"]))
 
     def require_going(self) -> None:
         """Return unless somebody has asked for an end.

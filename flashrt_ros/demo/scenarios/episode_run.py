@@ -31,18 +31,21 @@ _FIRST_ACTION_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """How an interrupt went.
+    """How an interrupt went, and how a goal without one did, shortly before.
 
     Attributes:
         latency_ticks: Control ticks from the interrupt to the first action of a chunk
             made under its goal.
         latency_ms: The same as time, from asking.
         num_stray: Actions in between under another goal, or not heard.
+        plain_ms: Time from sending a goal in the middle of a chunk, without an
+            interrupt, to the first action of a chunk made under it.
     """
 
     latency_ticks: int
     latency_ms: float
     num_stray: int
+    plain_ms: float
 
 
 class EpisodeRun:
@@ -123,10 +126,10 @@ class EpisodeRun:
             ScenarioError: No action came under the new goal.
         """
         scene, actions = self._scene, self._scene.stage.ear.actions
+        plain_ms = self._send_again()
         self.follow(lambda: self.judge.ticks >= _BEFORE_INTERRUPT)
         detour = self._detour()
-        heard = len(actions)
-        self.follow(lambda: len(actions) > heard and actions[-1].index in _MID_CHUNK)
+        self._follow_to_middle()
         asked_ns = time.monotonic_ns()
         before = len(actions)
         reply = scene.services.interrupt(detour)
@@ -157,6 +160,7 @@ class EpisodeRun:
             latency_ticks=under_goal.made.tick - reply.tick,
             latency_ms=round((under_goal.produced_ns - asked_ns) / 1e6, 2),
             num_stray=under_goal.made.tick - action.made.tick + under_goal.num_missed,
+            plain_ms=plain_ms,
         )
         scene.view.say(
             f"interrupt at plan node {reply.boundary}: first action under the new goal after "
@@ -171,6 +175,31 @@ class EpisodeRun:
         return seen
 
     # parts -----------------------------------------------------------------------------------
+
+    def _follow_to_middle(self) -> None:
+        """Follow until an action from the middle of a chunk was heard."""
+        actions = self._scene.stage.ear.actions
+        heard = len(actions)
+        self.follow(lambda: len(actions) > heard and actions[-1].index in _MID_CHUNK)
+
+    def _send_again(self) -> float:
+        """Send the same subgoal again in the middle of a chunk; returns what it takes, ms.
+
+        It changes nothing but the number that the next chunk's actions name.
+        """
+        scene, actions = self._scene, self._scene.stage.ear.actions
+        self._follow_to_middle()
+        asked_ns, before = time.monotonic_ns(), len(actions)
+        number = scene.services.send_goal(self.trace.subgoal)
+
+        def under() -> Heard | None:
+            return next(
+                (one for one in actions[before:] if one.made.goal_source_sequence >= number), None
+            )
+
+        self.follow(lambda: under() is not None)
+        first = scene.stage.news.wait(under, _FIRST_ACTION_S, "an action under a goal sent again")
+        return round((first.produced_ns - asked_ns) / 1e6, 2)
 
     def _next_truth(self) -> Truth:
         truths = self._scene.witness.truths

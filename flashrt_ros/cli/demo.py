@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 CONFIG_NAME = "demo.yaml"
 PLANNER = "demo_planner"
+MIN_BRANCH_LANES = 4
+"""The demo forks into as many branches."""
+
 NEEDED = {
     "rclpy": ("ros", " on x86_64, or source a ROS 2 installation"),
     "gym_pusht": ("demo", ""),
@@ -54,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         0 if every check and every control held, else 1.
 
     Raises:
-        ConfigError: Something that the demo needs is not installed.
+        ConfigError: Something that the demo needs is not installed, or the parameter file
+            leaves the engine without something that it looks at.
     """
     for module, (extra, more) in NEEDED.items():
         if importlib.util.find_spec(module) is None:
@@ -65,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     for file in (arguments.json, arguments.plot):
         if file is not None and not file.absolute().parent.is_dir():
             raise ConfigError(f"there is no folder for '{file}'", fix="make it first")
+    configuration = load(arguments.config or default_config_path().with_name(CONFIG_NAME))
+    require_hooks(configuration)
     from flashrt_ros.demo.run import Options, run_demo
 
     options = Options(
@@ -73,8 +79,29 @@ def run(arguments: argparse.Namespace) -> int:
         json_file=arguments.json,
         plot_file=arguments.plot,
     )
-    configuration = load(arguments.config or default_config_path().with_name(CONFIG_NAME))
     return run_demo(options, configuration, hire)
+
+
+def require_hooks(configuration: Configuration) -> None:
+    """Return if a configuration has what the demo looks at and forks into.
+
+    Raises:
+        ConfigError: Lines are missing; names them.
+    """
+    engine = configuration.engine
+    missing = []
+    if not engine.test_hooks:
+        missing.append("test_hooks: true")
+    if engine.num_branch_lanes < MIN_BRANCH_LANES:
+        missing.append(f"num_branch_lanes: {MIN_BRANCH_LANES}")
+    if missing:
+        raise ConfigError(
+            f"the demo can't run with {configuration.path}",
+            expected=f"{' and '.join(missing)} for the engine",
+            found=f"test_hooks: {str(engine.test_hooks).lower()}, "
+            f"num_branch_lanes: {engine.num_branch_lanes}",
+            fix=f"put into /**/engine: ros__parameters: {', '.join(missing)}",
+        )
 
 
 def hire(

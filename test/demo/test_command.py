@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from flashrt_ros.cli import demo
 from flashrt_ros.cli.main import main
 from flashrt_ros.demo.census import marked_processes
+from flashrt_ros.nodes.configuration import default_config_path, load
 
 MARK = "FLASHRT_ROS_TEST_DEMO"
 UP_S = 120.0
@@ -52,6 +54,35 @@ def test_a_file_in_a_folder_that_is_not_there_is_refused_first(
     file = tmp_path / "nowhere" / "demo.json"
     assert main(["demo", "--headless", "--json", str(file)]) == 1
     assert "nowhere" in capsys.readouterr().err
+
+
+@needs_robot
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"num_branch_lanes": 4}, "test_hooks: true"),
+        ({"test_hooks": True, "num_branch_lanes": 3}, "num_branch_lanes: 4"),
+        ({"num_branch_lanes": 0}, "test_hooks: true, num_branch_lanes: 4"),
+    ],
+)
+def test_a_file_without_what_the_demo_needs_is_refused_first(
+    given: dict[str, object],
+    missing: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump({"/**/engine": {"ros__parameters": given}}))
+    monkeypatch.setattr(demo, "hire", lambda *_: pytest.fail("a process was started"))
+    assert main(["demo", "--headless", "--config", str(file)]) == 1
+    error = capsys.readouterr().err
+    assert str(file) in error
+    assert f"ros__parameters: {missing}" in error
+
+
+def test_the_packaged_file_has_what_the_demo_needs() -> None:
+    demo.require_hooks(load(default_config_path().with_name(demo.CONFIG_NAME)))
 
 
 @needs_robot

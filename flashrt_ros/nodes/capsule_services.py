@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from rclpy.node import Node
@@ -10,7 +9,7 @@ from std_srvs.srv import Trigger
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.errors import PayloadRangeError
+from flashrt_ros.errors import PayloadRangeError, UnknownEnvironmentError
 from flashrt_ros.nodes import messages
 from flashrt_ros.nodes.conversions import ns_to_stamp
 from flashrt_ros.nodes.fence import Fence
@@ -30,7 +29,6 @@ from flashrt_ros.srv import (
 )
 
 _PAGE = 64
-_NUM_EPISODES = 256
 _MAX_SEED = 2**63 - 1
 HOME = "home"
 
@@ -62,7 +60,6 @@ class CapsuleServices:
         self._fence = fence
         self._env_index = env_index
         self._now_ns = now_ns
-        self._barriers: OrderedDict[tuple[int, str], int] = OrderedDict()
         serve(node, Trigger, "~/reset", self._reset)
         serve(node, ResetEpisode, "~/reset_episode", self._reset_episode)
         serve(node, Resume, "~/resume", self._resume)
@@ -84,18 +81,17 @@ class CapsuleServices:
         return moved
 
     def _reset(self, request: Trigger.Request, response: Trigger.Response) -> None:
-        moved, _ = self._begin_episode(self._env_index(), HOME, False, None, "")
+        moved = self._begin_episode(self._env_index(), HOME, False, None, "")
         response.message = (
             f"{HOME} restored by {moved.path}: tick {moved.tick}, generation {moved.generation}"
         )
 
     def _begin_episode(
         self, env_index: int, capsule: str, keep_goal: bool, seed: int | None, episode_id: str
-    ) -> tuple[protocol.Moved, int]:
-        # A repeated reset answers as the first did, barrier included.
-        episode = (env_index, episode_id)
-        barrier_ns = self._barriers.get(episode) or self._now_ns()
-        moved = self._moved(
+    ) -> protocol.Moved:
+        # The engine knows whether this id was the last one, and then answers as it did before.
+        now_ns = self._now_ns()
+        return self._moved(
             env_index,
             lambda client: client.restore(
                 capsule,
@@ -104,19 +100,14 @@ class CapsuleServices:
                 seed=seed,
                 reset=True,
                 episode_id=episode_id,
-                stamp_ns=barrier_ns,
+                stamp_ns=now_ns,
             ),
         )
-        if episode_id:
-            self._barriers[episode] = barrier_ns
-            while len(self._barriers) > _NUM_EPISODES:
-                self._barriers.popitem(last=False)
-        return moved, barrier_ns
 
     def _reset_episode(
         self, request: ResetEpisode.Request, response: ResetEpisode.Response
     ) -> None:
-        moved, barrier_ns = self._begin_episode(
+        moved = self._begin_episode(
             request.env_index,
             request.capsule or HOME,
             request.keep_goal,
@@ -125,7 +116,7 @@ class CapsuleServices:
         )
         self._fill(response, moved)
         response.capsule_id = moved.capsule_id
-        response.barrier = ns_to_stamp(barrier_ns)
+        response.barrier = ns_to_stamp(moved.barrier_ns)
 
     def _restore(self, request: RestoreCapsule.Request, response: RestoreCapsule.Response) -> None:
         moved = self._moved(
@@ -208,6 +199,7 @@ class CapsuleServices:
         while True:
             left = _PAGE if wanted is None else min(_PAGE, wanted - len(response.capsules))
             with self._link.use() as client:
+                _check_environment(client, request.env_index)
                 page = client.list_capsules(offset=offset, limit=left, label=request.label)
             response.capsules.extend(messages.capsule_info(info) for info in page.capsules)
             response.total = page.total
@@ -217,11 +209,11 @@ class CapsuleServices:
 
     def _drop(self, request: DropCapsule.Request, response: DropCapsule.Response) -> None:
         with self._link.use() as client:
-            client.drop(request.capsule)
+            client.drop(request.capsule, env_index=request.env_index)
 
     def _pin(self, request: PinCapsule.Request, response: PinCapsule.Response) -> None:
         with self._link.use() as client:
-            reply = client.pin(request.capsule, pinned=request.pinned)
+            reply = client.pin(request.capsule, pinned=request.pinned, env_index=request.env_index)
         response.capsule = messages.capsule_info(reply.capsule)
 
     def _fill(
@@ -238,6 +230,17 @@ class CapsuleServices:
         response.tick = moved.tick
         response.path = moved.path
         response.duration_ns = moved.duration_ns
+
+
+def _check_environment(client: EngineClient, env_index: int) -> None:
+    """Refuse what no environment of the engine is meant by; its list knows none."""
+    num_environments = client.model.num_environments
+    if env_index >= num_environments:
+        raise UnknownEnvironmentError(
+            f"the engine has no environment {env_index}",
+            expected=f"env_index below {num_environments}",
+            found=env_index,
+        )
 
 
 def _seed(value: int) -> int:

@@ -84,12 +84,13 @@ def only_field(channel: ChannelInfo) -> FieldInfo:
 
 
 class GoalChecker:
-    """Judges goals against a model, a clock reading and the frames known.
+    """Judges goals against a model, a clock reading, the frames known and the goals accepted.
+
+    Environments have goals of their own: what was accepted for one says nothing of another.
 
     Args:
         model: What the engine said of its model.
         frames: Transforms for goals in other frames.
-        env_index: Environment that the node serves.
         lifetime_ns: Lifetime of goals that name none.
         future_ns: How far ahead of now a stamp may be.
         channel: Channel for goals that name none; "" means the model's only one.
@@ -100,25 +101,26 @@ class GoalChecker:
         model: ModelInfo,
         frames: Frames,
         *,
-        env_index: int,
         lifetime_ns: int,
         future_ns: int,
         channel: str = "",
     ) -> None:
         self._model = model
         self._frames = frames
-        self._env_index = env_index
         self._lifetime_ns = lifetime_ns
         self._future_ns = future_ns
         self._channel = channel
-        self._newest: dict[str, int] = {}
-        self._newest_ns = 0
+        self._newest: dict[tuple[int, str], int] = {}
+        self._newest_ns: dict[int, int] = {}
 
-    def check(self, goal: Subgoal, *, now_ns: int) -> Goal:
-        """Return a goal in the policy's frame and dtype; remembers nothing.
+    def check(self, goal: Subgoal, *, env_index: int, now_ns: int) -> Goal:
+        """Return a goal in the policy's frame and dtype; :meth:`accept` remembers it.
+
+        A clock that was set back makes the goals accepted before be forgotten.
 
         Args:
             goal: As it came.
+            env_index: Environment that it shall act in.
             now_ns: The node's clock.
 
         Raises:
@@ -129,32 +131,34 @@ class GoalChecker:
             NonFiniteError: NaN or Inf.
             PayloadRangeError: Out of the channel's range, or for another environment.
             UnknownChannelError: The model has no such goal channel.
-            UnsupportedError: A goal in words, which the model does not take.
+            UnsupportedError: A goal in words, with values beside them or not, which no
+                model takes.
         """
-        if goal.env_index != self._env_index:
+        if goal.env_index != env_index:
             raise PayloadRangeError(
                 "the goal is for another environment",
-                expected=f"env_index {self._env_index}",
+                expected=f"env_index {env_index}",
                 found=goal.env_index,
             )
         channel = goal_channel(self._model, goal.channel or self._channel)
-        if goal.text and not len(goal.values):
+        if goal.text:
             raise UnsupportedError(
                 f"model '{self._model.name}' takes no goal in words",
-                expected="values",
+                expected="values alone",
                 found=f"text {goal.text!r}",
             )
         stamp_ns = stamp_to_ns(goal.header.stamp)
         self._check_age(goal, stamp_ns, now_ns)
-        if self._newest_ns > now_ns + self._future_ns:
+        if max(self._newest_ns.values(), default=0) > now_ns + self._future_ns:
             self.forget()  # the clock was set back, as simulated time is
-        if stamp_ns < self._newest_ns:
+        newest_ns = self._newest_ns.get(env_index, 0)
+        if stamp_ns < newest_ns:
             raise GoalExpiredError(
                 "a goal made later was accepted already",
-                expected=f"a stamp of at least {self._newest_ns} ns",
+                expected=f"a stamp of at least {newest_ns} ns",
                 found=f"{stamp_ns} ns",
             )
-        newest = self._newest.get(goal.planner)
+        newest = self._newest.get((env_index, goal.planner))
         if newest is not None and goal.sequence <= newest:
             raise GoalExpiredError(
                 f"planner '{goal.planner}' sent a goal that is not newer than its last",
@@ -178,17 +182,17 @@ class GoalChecker:
 
     def accept(self, goal: Subgoal) -> None:
         """Remember a goal as its planner's newest; call it once the engine has it."""
-        self._newest[goal.planner] = int(goal.sequence)
-        self._newest_ns = stamp_to_ns(goal.header.stamp)
+        self._newest[goal.env_index, goal.planner] = int(goal.sequence)
+        self._newest_ns[goal.env_index] = stamp_to_ns(goal.header.stamp)
 
-    def next_sequence(self, planner: str) -> int:
+    def next_sequence(self, planner: str, *, env_index: int) -> int:
         """Return the next number for a sender whose messages carry none."""
-        return self._newest.get(planner, 0) + 1
+        return self._newest.get((env_index, planner), 0) + 1
 
     def forget(self) -> None:
         """Let planners number from the start again."""
         self._newest.clear()
-        self._newest_ns = 0
+        self._newest_ns.clear()
 
     def _check_age(self, goal: Subgoal, stamp_ns: int, now_ns: int) -> None:
         lifetime_ns = duration_to_ns(goal.lifetime) or self._lifetime_ns

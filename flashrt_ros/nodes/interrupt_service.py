@@ -48,7 +48,11 @@ class InterruptService:
             raise NotActiveError(
                 "the node has no session with an engine", fix="configure and activate it"
             )
-        goal = checker.check(request.goal, now_ns=self._now_ns()) if request.has_goal else None
+        goal = (
+            checker.check(request.goal, env_index=request.env_index, now_ns=self._now_ns())
+            if request.has_goal
+            else None
+        )
         with self._link.use() as client:
             if goal is None:
                 reply = client.interrupt(
@@ -70,7 +74,6 @@ class InterruptService:
                         **{goal.field: goal.values},
                     ),
                 )
-            tick = client.status(env_index=request.env_index).tick
         self._fence.raise_to(request.env_index, reply.generation)
         if goal is not None:
             checker.accept(request.goal)
@@ -79,5 +82,5 @@ class InterruptService:
         response.boundary = reply.boundary
         response.engine_epoch = self._fence.epoch
         response.generation = reply.generation
-        response.tick = tick
+        response.tick = reply.tick
         response.goal_sequence = reply.goal_sequence

@@ -63,6 +63,7 @@ class ManagedNode(LifecycleNodeMixin, Node):
         self.is_closing = threading.Event()
         self.failure = ""
         self._fault: FlashrtError | None = None
+        self._was_lost = False
         self._fault_lock = threading.Lock()  # several threads find an engine gone at once
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         declare(self, specs)
@@ -77,6 +78,9 @@ class ManagedNode(LifecycleNodeMixin, Node):
     def configure(self, settings: Settings) -> None:
         """Make everything; :meth:`release` follows if it raises."""
         raise NotImplementedError
+
+    def configured(self) -> None:
+        """Let go of what a lost session left behind; no fault came since ``configure`` began."""
 
     def activate(self) -> None:
         """Begin to act; all or nothing."""
@@ -108,8 +112,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
     @property
     def is_faulty(self) -> bool:
-        """Whether a fault happened since the last ``configure``."""
-        return self._fault is not None
+        """Whether a fault happened that no successful ``configure`` has followed."""
+        return self._was_lost
 
     def read_settings(self) -> Settings:
         """Return the parameters in force now."""
@@ -125,6 +129,7 @@ class ManagedNode(LifecycleNodeMixin, Node):
             if self._fault is not None or self.is_closing.is_set():
                 return
             self._fault = error
+            self._was_lost = True
         self.failure = f"{error.name}: {error}"
         self.log.fatal(f"fault: {self.failure}")
         self.lost(error)
@@ -155,11 +160,20 @@ class ManagedNode(LifecycleNodeMixin, Node):
     # rclpy's side ----------------------------------------------------------------------------
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Run :meth:`configure` with the parameters in force."""
+        """Run :meth:`configure` with the parameters in force.
+
+        The node stays faulty until it succeeded, so that whatever a fault set going is
+        not ended by an attempt.
+        """
         self._fault = None
         self.failure = ""
         outcome = self._guarded("configure", lambda: self.configure(self.read_settings()))
-        if outcome == TransitionCallbackReturn.FAILURE:
+        if outcome == TransitionCallbackReturn.SUCCESS:
+            with self._fault_lock:  # or the new session's fault would be forgotten with the old one
+                if self._fault is None:
+                    self.configured()
+                    self._was_lost = False
+        elif outcome == TransitionCallbackReturn.FAILURE:
             self._guarded("release", self.release)
         return outcome
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,7 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import Image, JointState
 
 from flashrt_ros.engine.client import Writer
-from flashrt_ros.errors import FlashrtError
+from flashrt_ros.errors import FlashrtError, StaleStampError
 from flashrt_ros.nodes.conversions import joint_positions, stamp_to_ns
 from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.observations import ObservationMap, StampSync, prepare
@@ -27,7 +28,8 @@ class ObservationInput:
     """Subscriptions that turn matched messages into commits, in the node's executor thread.
 
     Every part is judged before a slot is touched. A refused message costs itself: it
-    is counted and logged by code, and the next one is tried.
+    is counted and logged by code, and the next one is tried. One that was good, but
+    found no room, may come again with its stamp unchanged.
 
     Args:
         node: Node whose executor serves the subscriptions; not the one of services.
@@ -78,12 +80,20 @@ class ObservationInput:
             self._node.destroy_subscription(subscription)
         self._subscriptions.clear()
 
+    def forget(self) -> None:
+        """Take the last observation again, should it be repeated; from any thread.
+
+        For when the engine asks anew, and the robot waits for it with time standing still.
+        """
+        with self._lock:
+            self._sync.forget()
+
     def _subscribe(self, kind: Any, topic: str, callback: Callable[[Any], None]) -> Subscription:
         return self._node.create_subscription(
             kind,
             topic,
             callback,
-            qos_profile_sensor_data,
+            copy.copy(qos_profile_sensor_data),  # an override is written into it
             event_callbacks=self._reports.subscription_events(topic),
             qos_overriding_options=QoSOverridingOptions.with_default_policies(),
         )
@@ -110,8 +120,17 @@ class ObservationInput:
             joints = parts.pop(JOINTS, None)
             try:
                 values: dict[str, Any] = {**prepare(self._plan, parts, joints)}
-                with self._link.use():
-                    self._writer.write(stamp_ns=stamp_ns, **values)
+                self._write(stamp_ns, values)
                 self.num_committed += 1
             except FlashrtError as error:
                 self._reports.refused("observation", error)
+
+    def _write(self, stamp_ns: int, values: dict[str, Any]) -> None:
+        try:
+            with self._link.use():
+                self._writer.write(stamp_ns=stamp_ns, **values)
+        except StaleStampError:
+            raise
+        except FlashrtError:
+            self._sync.forget()
+            raise

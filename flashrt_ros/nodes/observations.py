@@ -92,6 +92,10 @@ class StampSync:
         if self._last_ns > now_ns + self._slop_ns:
             self._last_ns = -1
 
+    def forget(self) -> None:
+        """Let the last set, and older ones, in again; what waits to be matched stays."""
+        self._last_ns = -1
+
     def _match(self, source: str, lead_ns: int) -> tuple[int, Any] | None:
         queue = self._queues[source]
         if not queue:

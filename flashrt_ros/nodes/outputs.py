@@ -46,11 +46,11 @@ class OutputReader:
         client: Taken over; closed at the end.
         env_index: Environment to listen to.
         fence: Decides what is stale.
-        on_action: Publishes an action; called while the fence can't move.
-        on_chunk: Publishes a chunk; called while the fence can't move.
         on_event: Publishes an event.
         on_gone: Called once when the connection ends unasked.
-        wants_outputs: False subscribes to events alone.
+        on_action: Publishes an action, called while the fence can't move; None asks for none.
+        on_chunk: Publishes a chunk, called while the fence can't move; None asks for none.
+        on_error: Told the traceback of a handler that failed; the next message is served.
     """
 
     def __init__(

@@ -76,7 +76,6 @@ class PlannerNode(SessionNode):
         self._checker = GoalChecker(
             model,
             self.frames,
-            env_index=env_index,
             lifetime_ns=settings.seconds_ns("goal_lifetime_s"),
             future_ns=settings.seconds_ns("future_tolerance_s"),
             channel=self._channel.name,
@@ -158,7 +157,9 @@ class PlannerNode(SessionNode):
     def _commit(self, topic: str, goal: Subgoal) -> None:
         assert self._checker is not None
         assert self._writer is not None
-        checked = self._checker.check(goal, now_ns=self.reports.now_ns())
+        checked = self._checker.check(
+            goal, env_index=self.settings.integer("env_index"), now_ns=self.reports.now_ns()
+        )
         with self._slots.use():
             sequence = self._writer.write(
                 stamp_ns=checked.stamp_ns,
@@ -221,8 +222,9 @@ class PlannerNode(SessionNode):
 
     def _subgoal(self, planner: str, header: Any, values: list[float]) -> Subgoal:
         assert self._checker is not None
-        goal = Subgoal(header=header, planner=planner, env_index=self.settings.integer("env_index"))
-        goal.sequence = self._checker.next_sequence(planner)
+        env_index = self.settings.integer("env_index")
+        goal = Subgoal(header=header, planner=planner, env_index=env_index)
+        goal.sequence = self._checker.next_sequence(planner, env_index=env_index)
         goal.values = array.array("f", values)
         return goal
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
@@ -12,9 +13,9 @@ from trajectory_msgs.msg import JointTrajectory
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import FlashrtError, NotActiveError
-from flashrt_ros.msg import ActionChunk
+from flashrt_ros.msg import ActionChunk, CapsuleInfo
 from flashrt_ros.nodes import messages
-from flashrt_ros.nodes.capsule_services import CapsuleServices
+from flashrt_ros.nodes.capsule_services import HOME, CapsuleServices
 from flashrt_ros.nodes.declarations import POLICY
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import GoalChecker
@@ -25,13 +26,18 @@ from flashrt_ros.nodes.observations import map_observation
 from flashrt_ros.nodes.outputs import OutputReader
 from flashrt_ros.nodes.parameters import Settings
 from flashrt_ros.nodes.process import run_node
-from flashrt_ros.nodes.reports import COMMAND_QOS, EVENT_QOS
+from flashrt_ros.nodes.reports import COMMAND_QOS, EVENT_QOS, FACT_QOS
 from flashrt_ros.nodes.safety import SafetyAction
 from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.session import SessionNode
 from flashrt_ros.nodes.step_service import StepService
 
 NAME = "policy_node"
+
+# After these the engine ticks again only on an observation that is committed anew.
+_ASKS_FOR_OBSERVATION = frozenset(
+    {protocol.EventKind.RESET, protocol.EventKind.RESTORE, protocol.EventKind.ROLLBACK}
+)
 
 
 class PolicyNode(SessionNode):
@@ -49,6 +55,7 @@ class PolicyNode(SessionNode):
         self._observations: ObservationInput | None = None
         self._outputs: OutputReader | None = None
         self._safety: SafetyAction | None = None
+        self._next_safety: SafetyAction | None = None
         self._commands = self.create_publisher(
             Float64MultiArray,
             "~/commands",
@@ -66,6 +73,12 @@ class PolicyNode(SessionNode):
             "~/joint_trajectory",
             COMMAND_QOS,
             event_callbacks=self.reports.publisher_events("~/joint_trajectory"),
+        )
+        self._home = self.create_publisher(
+            CapsuleInfo,
+            "~/home",
+            FACT_QOS,
+            event_callbacks=self.reports.publisher_events("~/home"),
         )
         now_ns = self.reports.now_ns
         CapsuleServices(
@@ -103,7 +116,6 @@ class PolicyNode(SessionNode):
         checker = GoalChecker(
             model,
             self.frames,
-            env_index=env_index,
             lifetime_ns=settings.seconds_ns("goal_lifetime_s"),
             future_ns=settings.seconds_ns("future_tolerance_s"),
         )
@@ -112,9 +124,8 @@ class PolicyNode(SessionNode):
         self._slots.attach(slots)
         writer = slots.open_writer(plan.channel.name, env_index)
         self._interrupts.begin(checker)
-        if self._safety is not None:
-            self._safety.end()
-        self._safety = SafetyAction(
+        # Takes over in `configured`: until then a lost session's own goes on.
+        safety = self._next_safety = SafetyAction(
             self,
             self._commands,
             kind=settings.text("safety_action"),
@@ -125,7 +136,7 @@ class PolicyNode(SessionNode):
             self.connect("outputs"),
             env_index=env_index,
             fence=self._fence,
-            on_event=self.reports.event,
+            on_event=self._hear,
             on_gone=self.fault,
             on_action=self._publish_action,
             on_chunk=self._publish_chunk,
@@ -139,8 +150,14 @@ class PolicyNode(SessionNode):
             plan,
             slop_ns=settings.seconds_ns("slop_s"),
             command_names=model.joint_names,
-            on_measured=self._safety.measured,
+            on_measured=safety.measured,
         )
+
+    def configured(self) -> None:
+        """Let the new session's safety action take the place of the last one's."""
+        if self._safety is not None:
+            self._safety.end()
+        self._safety, self._next_safety = self._next_safety, None
 
     def activate(self) -> None:
         """Start ticking; the fence opens first, so that the first action passes.
@@ -161,6 +178,7 @@ class PolicyNode(SessionNode):
             self._fence.shut()
             raise
         self._fence.raise_to(env_index, moved.generation)
+        self._publish_home()
 
     def deactivate(self) -> None:
         """Stop ticking at a boundary, then take the safety action."""
@@ -189,8 +207,16 @@ class PolicyNode(SessionNode):
         self._interrupts.end()
         self._steps.reset()
         self._slots.close()
+        self._next_safety = None
         if self._safety is not None and not self.is_faulty:
             self._safety.end()
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """End the session, and the safety action of a lost one: the node was told to leave."""
+        outcome = super().on_shutdown(state)
+        if self._safety is not None:
+            self._safety.end()
+        return outcome
 
     def close(self) -> None:
         """End everything that has a thread; idempotent."""
@@ -198,6 +224,28 @@ class PolicyNode(SessionNode):
         if self._safety is not None:
             self._safety.end()
         self._steps.close()
+
+    # events ----------------------------------------------------------------------------------
+
+    def _hear(self, event: protocol.Event) -> None:
+        """Publish an event; act on those that make the node's own knowledge old."""
+        self.reports.event(event)
+        if event.kind in _ASKS_FOR_OBSERVATION and self._observations is not None:
+            self._observations.forget()
+        if event.kind == protocol.EventKind.SNAPSHOT and event.detail.split(".")[0] == HOME:
+            self._publish_home()
+
+    def _publish_home(self) -> None:
+        """Publish what ``home`` is, for those who come later too; a failure is only logged."""
+        env_index = self.settings.integer("env_index")
+        try:
+            with self.verbs.use() as client:
+                # A home stays pinned, so that this changes nothing and answers with what it is.
+                home = client.pin(HOME, pinned=True, env_index=env_index).capsule
+        except FlashrtError as error:
+            self.log.error(f"~/home is not published: {error.name} ({error.code}): {error}")
+            return
+        self._home.publish(messages.capsule_info(home))
 
     # outputs ---------------------------------------------------------------------------------
 

@@ -74,10 +74,16 @@ def run_node(make: Callable[[], SessionNode], args: Sequence[str]) -> int:
 def shut_down(
     spinners: Sequence[Spinner], close: Callable[[], None], nodes: Sequence[Node]
 ) -> None:
-    """End a process's nodes in the one order that leaves no thread with a dead handle."""
-    for spinner in spinners:
-        spinner.close()
+    """End a process's nodes in the one order that leaves no thread with a dead handle.
+
+    A node whose callback does not come back is left as it is, for the end of the process.
+    """
+    busy = [spinner.node for spinner in spinners if not spinner.close()]
+    for node in busy:
+        node.get_logger().error("a callback did not return; the node is left to the process's end")
     close()
     for node in nodes:
-        node.destroy_node()
-    try_shutdown()
+        if node not in busy:
+            node.destroy_node()
+    if not busy:
+        try_shutdown()

@@ -29,7 +29,7 @@ from flashrt_ros.nodes import messages
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 GOAL_QOS = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 EVENT_QOS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
-STATUS_QOS = QoSProfile(
+FACT_QOS = QoSProfile(
     depth=1,
     reliability=ReliabilityPolicy.RELIABLE,
     durability=DurabilityPolicy.TRANSIENT_LOCAL,
@@ -58,7 +58,7 @@ class Reports:
             ExecutionEvent, "~/events", EVENT_QOS, event_callbacks=self.publisher_events("~/events")
         )
         self._status = node.create_publisher(
-            EngineStatus, "~/status", STATUS_QOS, event_callbacks=self.publisher_events("~/status")
+            EngineStatus, "~/status", FACT_QOS, event_callbacks=self.publisher_events("~/status")
         )
         self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
 

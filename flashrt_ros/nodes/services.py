@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
 from rclpy.service import Service
-from std_srvs.srv import Trigger
 
 from flashrt_ros.errors import FlashrtError
 
@@ -29,11 +28,11 @@ def fill_failure(node: Node, name: str, error: Exception, response: Any) -> None
         text = f"{type(error).__name__}: {error}"
         code = FlashrtError(text)
     response.success = False
-    if isinstance(response, Trigger.Response):
-        response.message = f"{code.name}: {text}"
-    else:
+    if hasattr(response, "error_code"):
         response.error_code = code.code
         response.error_msg = text
+    else:  # a type of std_srvs
+        response.message = f"{code.name}: {text}"
 
 
 def serve(

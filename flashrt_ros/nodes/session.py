@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
@@ -208,6 +209,13 @@ class SessionNode(ManagedNode):
 def _inputs_node(owner: Node) -> Node:
     """Return a node in the owner's namespace, whatever ``__node`` the process was given."""
     name = f"{owner.get_name()}_inputs"
+    # A section of a parameter file that names the owner does not reach this node by itself.
+    # (rclpy says values, and returns parameters.)
+    overrides = cast("dict[str, Parameter]", owner.get_parameters_by_prefix("qos_overrides"))
+    qos = [
+        Parameter(f"qos_overrides.{key}", value=parameter.value)
+        for key, parameter in overrides.items()
+    ]
     sim_time = owner.get_parameter("use_sim_time").value
     return Node(
         name,
@@ -219,7 +227,7 @@ def _inputs_node(owner: Node) -> Node:
             "-r",
             f"__ns:={owner.get_namespace()}",
         ],
-        parameter_overrides=[Parameter("use_sim_time", value=bool(sim_time))],
+        parameter_overrides=[Parameter("use_sim_time", value=bool(sim_time)), *qos],
         start_parameter_services=False,
         enable_rosout=False,
     )

@@ -36,6 +36,11 @@ class Spinner:
         self._thread.start()
 
     @property
+    def node(self) -> Node:
+        """The node whose callbacks run here."""
+        return self._node
+
+    @property
     def executor(self) -> SingleThreadedExecutor:
         """The executor, for futures that its callbacks wait for."""
         return self._executor

@@ -131,11 +131,11 @@ class Bench:
         """Start a node; it is up once its services answer."""
         arguments = [word for rule in rules for word in ("-r", rule)]
         if parameters:
-            values = {"/**": {"ros__parameters": parameters}}
+            values = {section: {"ros__parameters": parameters}}
             arguments += ["--params-file", self._file("yaml", yaml.safe_dump(values))]
         return self.start([sys.executable, "-m", module, "--ros-args", *arguments])
 
-    def policy(self, *rules: str, **parameters: Any) -> Child:
+    def policy(self, *rules: str, section: str = "/**", **parameters: Any) -> Child:
         """Start a policy node fit for the model "minimal"."""
         given: dict[str, Any] = {
             "cameras": [""],
@@ -143,7 +143,7 @@ class Bench:
             "rate_hz": 50,
             **parameters,
         }
-        return self.node("flashrt_ros.nodes.policy_node", *rules, **given)
+        return self.node("flashrt_ros.nodes.policy_node", *rules, section=section, **given)
 
     def planner(self, *rules: str, **parameters: Any) -> Child:
         given: dict[str, Any] = {"status_period_s": 0.1, **parameters}

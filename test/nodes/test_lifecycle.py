@@ -4,7 +4,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
-from rcl_interfaces.msg import Parameter, ParameterValue
+from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import DescribeParameters, SetParameters
 from rclpy.qos import ReliabilityPolicy
 from rosgraph_msgs.msg import Clock  # type: ignore[import-untyped]
@@ -161,7 +161,7 @@ def test_an_engine_that_dies_leads_to_the_safety_action_and_a_way_back(
     bench: Bench, peer: Peer, action: str, expected: list[float] | None
 ) -> None:
     engine = bench.engine()
-    node = bench.policy(safety_action=action, safety_rate_hz=50)
+    node = bench.policy(safety_action=action, safety_rate_hz=50, connect_timeout_s=0.5)
     bench.planner()
     driver = Driver(peer)
     commands = peer.listen(Float64MultiArray, "policy_node/commands")
@@ -194,12 +194,38 @@ def test_an_engine_that_dies_leads_to_the_safety_action_and_a_way_back(
     reply = peer.call(ResetEpisode, "policy_node/reset_episode")
     assert reply.error_code == ResetEpisode.Response.NOT_ACTIVE
 
+    # An attempt that fails changes none of that, early or late.
+    assert not peer.change("policy_node", "configure")
     bench.engine()
+    _set_joint_names(peer, ["x", "elbow", "wrist"])
+    assert not peer.change("policy_node", "configure")
+    _set_joint_names(peer, [""])
+    assert statuses[-1].state == "error"
+    peer.spin_some()
+    commands.clear()
+    statuses.clear()
+    peer.until(lambda: len(statuses) > 5)
+    assert {status.state for status in statuses} == {"error"}
+    assert all(list(command.data) == expected for command in commands)
+    assert bool(commands) == (expected is not None)
+
     peer.bring_up("policy_node")
     peer.bring_up("planner_node")
+    peer.until(lambda: statuses[-1].state == "active", "an end of the error")
+    peer.spin_some()
     commands.clear()
+    statuses.clear()
+    peer.until(lambda: len(statuses) > 5)
+    assert not commands, "the old safety action goes on"
     driver.give_goal("policy_node", sequence=1)
     peer.until(lambda: len({tuple(c.data) for c in commands}) > 3, "the policy's commands")
+
+
+def _set_joint_names(peer: Peer, names: list[str]) -> None:
+    value = ParameterValue(type=ParameterType.PARAMETER_STRING_ARRAY, string_array_value=names)
+    parameter = Parameter(name="joint_names", value=value)
+    reply = peer.call(SetParameters, "policy_node/set_parameters", parameters=[parameter])
+    assert reply.results[0].successful, reply.results[0].reason
 
 
 def _wait_for_state(peer: Peer, node: str, state: str) -> None:
@@ -276,9 +302,14 @@ def test_the_clock_of_the_simulation_counts_where_the_node_uses_it(
     peer.until(lambda: reached(110, lambda: [e for e in events if "older" in e.detail]), "refusal")
 
 
-def test_qos_overrides_reach_the_sensor_subscriptions(bench: Bench, peer: Peer) -> None:
+@pytest.mark.parametrize("section", ["/**", "/**/policy_node"])
+def test_qos_overrides_reach_the_sensor_subscriptions(
+    bench: Bench, peer: Peer, section: str
+) -> None:
     bench.engine()
-    bench.policy(**{"qos_overrides./joint_states.subscription.reliability": "reliable"})
+    bench.policy(
+        section=section, **{"qos_overrides./joint_states.subscription.reliability": "reliable"}
+    )
     assert peer.change("policy_node", "configure")
     found = peer.until(lambda: peer.node.get_subscriptions_info_by_topic("/joint_states"))
     assert found[0].qos_profile.reliability == ReliabilityPolicy.RELIABLE
@@ -334,7 +365,7 @@ def test_namespaces_remapping_and_autostart(bench: Bench, peer: Peer) -> None:
     ],
 )
 def test_a_bad_parameter_ends_the_process_with_its_code(
-    bench: Bench, parameters: dict[str, object], text: str
+    bench: Bench, parameters: dict[str, Any], text: str
 ) -> None:
     node = bench.policy(**parameters)
     assert node.wait() == 2, node.output

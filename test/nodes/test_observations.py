@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import array
 import math
+from collections.abc import Callable
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -10,17 +13,23 @@ pytest.importorskip("rclpy")
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rclpy.qos import QoSProfile, qos_profile_sensor_data
 from sensor_msgs.msg import Image, JointState
 
 from flashrt_ros.engine.protocol import ChannelInfo, FieldInfo, ModelInfo
 from flashrt_ros.errors import (
     ConfigError,
+    FlashrtError,
     JointStateError,
+    NoFreeSlotError,
     NonFiniteError,
     PayloadRangeError,
     PayloadShapeError,
+    StaleStampError,
     UnknownChannelError,
 )
+from flashrt_ros.nodes.conversions import ns_to_stamp
+from flashrt_ros.nodes.observation_input import JOINTS, ObservationInput
 from flashrt_ros.nodes.observations import StampSync, map_observation, prepare
 
 IMAGE = FieldInfo("image", (4, 4, 3), "uint8", 0, None, None, "")
@@ -97,6 +106,14 @@ class TestStampSync:
         sync.rewind(100)
         assert sync.add("image", 100, "now") == (100, {"image": "now"})
 
+    def test_what_was_forgotten_comes_again(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=0)
+        sync.add("image", 5, "i5")
+        assert sync.add("joints", 5, "j5") is not None
+        sync.add("image", 5, "again")
+        sync.forget()
+        assert sync.add("joints", 5, "again") == (5, {"image": "again", "joints": "again"})
+
     @given(st.permutations([(s, t) for s in ("image", "joints", "depth") for t in range(4)]))
     def test_sets_come_in_order_and_never_mix_stamps(self, arrivals: list[tuple[str, int]]) -> None:
         sync = StampSync(["image", "joints", "depth"], slop_ns=0)
@@ -155,6 +172,90 @@ class TestMap:
                 joint_field="",
                 joint_names=[],
             )
+
+
+class Writer:
+    """Refuses as often as it was told to, then keeps what comes."""
+
+    def __init__(self) -> None:
+        self.refusals: list[FlashrtError] = []
+        self.stamps: list[int] = []
+
+    def write(self, *, stamp_ns: int, **fields: object) -> None:
+        if self.refusals:
+            raise self.refusals.pop()
+        self.stamps.append(stamp_ns)
+
+
+class Feed:
+    """An input of joint states alone, with nothing of ROS behind it."""
+
+    def __init__(self) -> None:
+        self.writer = Writer()
+        self.profiles: list[QoSProfile] = []
+        self._callbacks: dict[str, Callable[[Any], None]] = {}
+        node, reports, link = MagicMock(), MagicMock(), MagicMock()
+        node.create_subscription = self._subscribe
+        reports.now_ns.return_value = 1000
+        plan = map_observation(
+            model(AGENT), cameras=[], camera_fields=[], joint_field="", joint_names=[]
+        )
+        self.input = ObservationInput(
+            node,
+            reports,
+            link,
+            cast(Any, self.writer),
+            plan,
+            slop_ns=0,
+            command_names=("agent_x", "agent_y"),
+            on_measured=lambda positions: None,
+        )
+
+    def _subscribe(
+        self, kind: Any, topic: str, callback: Callable[[Any], None], qos: QoSProfile, **_: Any
+    ) -> object:
+        self.profiles.append(qos)
+        self._callbacks[topic] = callback
+        return object()
+
+    def send(self, stamp_ns: int) -> None:
+        message = JointState(name=["agent_x", "agent_y"], position=[0.1, 0.2])
+        message.header.stamp = ns_to_stamp(stamp_ns)
+        self._callbacks[JOINTS](message)
+
+
+class TestInput:
+    def test_a_repeated_observation_is_written_once(self) -> None:
+        feed = Feed()
+        for _ in range(3):
+            feed.send(100)
+        assert feed.writer.stamps == [100]
+
+    def test_one_that_found_no_room_may_come_again(self) -> None:
+        feed = Feed()
+        feed.writer.refusals.append(NoFreeSlotError("full"))
+        feed.send(100)
+        assert feed.writer.stamps == []
+        feed.send(100)
+        assert feed.writer.stamps == [100]
+
+    def test_one_from_before_a_barrier_is_not_tried_again(self) -> None:
+        feed = Feed()
+        feed.writer.refusals.append(StaleStampError("old"))
+        feed.send(100)
+        feed.send(100)
+        assert feed.writer.stamps == []
+
+    def test_one_that_was_forgotten_is_written_again(self) -> None:
+        feed = Feed()
+        feed.send(100)
+        feed.input.forget()
+        feed.send(100)
+        assert feed.writer.stamps == [100, 100]
+
+    def test_the_profile_of_a_topic_is_its_own(self) -> None:
+        """An override is written into the profile, which must not be ROS's shared one."""
+        assert Feed().profiles[0] is not qos_profile_sensor_data
 
 
 class TestPrepare:

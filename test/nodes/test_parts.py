@@ -2,17 +2,25 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("rclpy")
 
+import rclpy
+from rclpy.context import Context
+from rclpy.node import Node
+from std_srvs.srv import SetBool, Trigger
+
 from flashrt_ros.engine.protocol import ChannelInfo, FieldInfo, ModelInfo
 from flashrt_ros.errors import (
     ConfigError,
     FrameError,
     GoalExpiredError,
+    PayloadRangeError,
     PayloadShapeError,
     UnknownChannelError,
     UnsupportedError,
@@ -22,8 +30,64 @@ from flashrt_ros.nodes.conversions import ns_to_stamp
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.frames import Frames
 from flashrt_ros.nodes.goals import GoalChecker, goal_channel, only_field, pose_values
+from flashrt_ros.nodes.process import shut_down
+from flashrt_ros.nodes.services import fill_failure
+from flashrt_ros.nodes.spinning import Spinner
+from flashrt_ros.srv import ResetEpisode
 
 S = 1_000_000_000
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    context = Context()
+    rclpy.init(context=context)
+    node = Node("parts", context=context, enable_rosout=False)
+    yield node
+    node.destroy_node()
+    context.try_shutdown()
+
+
+class TestFailures:
+    @pytest.mark.parametrize("kind", [Trigger, SetBool])
+    def test_replies_of_std_srvs_start_with_the_name(self, node: Node, kind: Any) -> None:
+        response = kind.Response(success=True)
+        fill_failure(node, "~/service", FrameError("no such frame"), response)
+        assert not response.success
+        assert response.message == "FRAME: no such frame"
+
+    def test_replies_of_ours_hold_the_code(self, node: Node) -> None:
+        response = ResetEpisode.Response()
+        fill_failure(node, "~/service", FrameError("no such frame"), response)
+        assert response.error_code == FrameError.code
+        assert response.error_msg == "no such frame"
+
+
+class TestShutDown:
+    def test_a_node_whose_callback_does_not_return_is_left_alone(self, node: Node) -> None:
+        is_inside, may_end = threading.Event(), threading.Event()
+
+        def block() -> None:
+            is_inside.set()
+            may_end.wait(60)
+
+        node.create_timer(0.001, block)
+        spinner = Spinner(node, "stuck")
+        closed: list[bool] = []
+        try:
+            assert is_inside.wait(60)
+            shut_down([spinner], lambda: closed.append(True), [node])
+            assert closed
+            node.get_clock().now()
+            assert list(node.timers), "the node was destroyed under its callback"
+        finally:
+            may_end.set()
+            assert spinner.close(60)
+
+    def test_an_idle_node_is_destroyed(self, node: Node) -> None:
+        node.create_timer(60.0, lambda: None)
+        shut_down([Spinner(node, "idle")], lambda: None, [node])
+        assert not list(node.timers)
 
 
 class TestFence:
@@ -151,9 +215,7 @@ def channel(name: str = "goal", *, role: str = "goal", fields: int = 1) -> Chann
 
 class TestGoals:
     def checker(self) -> GoalChecker:
-        return GoalChecker(
-            model(channel()), Frames(), env_index=0, lifetime_ns=5 * S, future_ns=S // 10
-        )
+        return GoalChecker(model(channel()), Frames(), lifetime_ns=5 * S, future_ns=S // 10)
 
     def goal(self, stamp_ns: int, sequence: int = 1, planner: str = "p") -> Subgoal:
         goal = Subgoal(planner=planner, sequence=sequence, values=[0.5, 0.25])
@@ -164,33 +226,52 @@ class TestGoals:
     def test_checking_remembers_nothing_and_accepting_does(self) -> None:
         checker = self.checker()
         goal = self.goal(100 * S)
-        checker.check(goal, now_ns=100 * S)
-        assert checker.check(goal, now_ns=100 * S).sequence == 1
+        checker.check(goal, env_index=0, now_ns=100 * S)
+        assert checker.check(goal, env_index=0, now_ns=100 * S).sequence == 1
         checker.accept(goal)
         with pytest.raises(GoalExpiredError, match="sequence above 1"):
-            checker.check(goal, now_ns=100 * S)
+            checker.check(goal, env_index=0, now_ns=100 * S)
         checker.forget()
-        checker.check(goal, now_ns=100 * S)
+        checker.check(goal, env_index=0, now_ns=100 * S)
+
+    def test_environments_have_goals_of_their_own(self) -> None:
+        checker = self.checker()
+        newer = self.goal(100 * S, sequence=9)
+        checker.accept(newer)
+        older = self.goal(99 * S, sequence=1)
+        older.env_index = 1
+        with pytest.raises(PayloadRangeError, match="another environment"):
+            checker.check(older, env_index=0, now_ns=100 * S)
+        assert checker.check(older, env_index=1, now_ns=100 * S).sequence == 1
+        assert checker.next_sequence("p", env_index=1) == 1
+        with pytest.raises(GoalExpiredError, match="made later"):
+            checker.check(self.goal(99 * S, sequence=10), env_index=0, now_ns=100 * S)
+
+    def test_words_beside_values_are_refused_too(self) -> None:
+        goal = self.goal(100 * S)
+        goal.text = "go left"
+        with pytest.raises(UnsupportedError, match="words"):
+            self.checker().check(goal, env_index=0, now_ns=100 * S)
 
     def test_ages_at_the_limits(self) -> None:
         checker = self.checker()
-        checker.check(self.goal(95 * S), now_ns=100 * S)
+        checker.check(self.goal(95 * S), env_index=0, now_ns=100 * S)
         with pytest.raises(GoalExpiredError, match="older"):
-            checker.check(self.goal(95 * S - 1), now_ns=100 * S)
-        checker.check(self.goal(100 * S + S // 10), now_ns=100 * S)
+            checker.check(self.goal(95 * S - 1), env_index=0, now_ns=100 * S)
+        checker.check(self.goal(100 * S + S // 10), env_index=0, now_ns=100 * S)
         with pytest.raises(GoalExpiredError, match="future"):
-            checker.check(self.goal(100 * S + S // 10 + 1), now_ns=100 * S)
+            checker.check(self.goal(100 * S + S // 10 + 1), env_index=0, now_ns=100 * S)
 
     def test_a_clock_set_back_does_not_lock_planners_out(self) -> None:
         checker = self.checker()
         checker.accept(self.goal(1000 * S, sequence=50))
-        checker.check(self.goal(10 * S, sequence=1), now_ns=10 * S)
+        checker.check(self.goal(10 * S, sequence=1), env_index=0, now_ns=10 * S)
 
     def test_senders_without_numbers_get_growing_ones(self) -> None:
         checker = self.checker()
-        assert checker.next_sequence("pose") == 1
+        assert checker.next_sequence("pose", env_index=0) == 1
         checker.accept(self.goal(S, sequence=1, planner="pose"))
-        assert checker.next_sequence("pose") == 2
+        assert checker.next_sequence("pose", env_index=0) == 2
 
     def test_one_of_several_channels_must_be_named(self) -> None:
         several = model(channel("a"), channel("b"), channel("o", role="observation"))

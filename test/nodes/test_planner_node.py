@@ -162,6 +162,7 @@ def test_several_planners_number_their_goals_apart(planner: Planner) -> None:
         ({"age_s": 2.0, "lifetime": Duration(sec=1)}, errors.GoalExpiredError),
         ({"age_s": -10.0}, errors.GoalExpiredError),
         ({"values": [], "text": "push the block"}, errors.UnsupportedError),
+        ({"text": "push the block"}, errors.UnsupportedError),
     ],
 )
 def test_a_bad_subgoal_is_refused_with_its_code(

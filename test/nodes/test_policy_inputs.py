@@ -17,7 +17,14 @@ from flashrt_ros import errors
 from flashrt_ros.models.flow_policy import FlowPolicy
 from flashrt_ros.msg import ActionChunk, EngineStatus, Subgoal
 from flashrt_ros.nodes.conversions import ns_to_stamp, stamp_to_ns
-from flashrt_ros.srv import Interrupt, ResetEpisode, Step
+from flashrt_ros.srv import (
+    Interrupt,
+    ResetEpisode,
+    RestoreCapsule,
+    RollbackCapsule,
+    SnapshotCapsule,
+    Step,
+)
 
 if TYPE_CHECKING:
     from test.nodes.conftest import Bench, Peer
@@ -193,6 +200,33 @@ def test_an_observation_from_before_a_reset_does_not_act_after_it(cell: Cell) ->
     stepped = cell.peer.call(Step, f"{NODE}/step", min_observation_stamp=ns_to_stamp(new_ns))
     assert stepped.success, stepped.error_msg
     assert stamp_to_ns(stepped.chunks[0].observation_stamp) == new_ns
+
+
+@pytest.mark.parametrize("verb", ["restore", "rollback"])
+def test_the_robots_last_observation_is_taken_again_when_the_engine_asks_anew(
+    cell: Cell, verb: str
+) -> None:
+    """In lockstep the robot's time stands still: it can only repeat what it sent."""
+    cell.begin()
+    for _ in range(2):
+        stamp_ns = cell.commit()
+        stepped = cell.peer.call(Step, f"{NODE}/step", count=8)
+        assert stepped.success, stepped.error_msg
+    moved = (
+        cell.peer.call(RollbackCapsule, f"{NODE}/capsule/rollback")
+        if verb == "rollback"
+        else cell.peer.call(
+            RestoreCapsule,
+            f"{NODE}/capsule/restore",
+            capsule=cell.peer.call(SnapshotCapsule, f"{NODE}/capsule/snapshot").capsule.id,
+        )
+    )
+    assert moved.success, moved.error_msg
+    early = cell.peer.call(Step, f"{NODE}/step", timeout=_duration(0.05))
+    assert early.error_code == errors.StepTimeoutError.code
+    assert cell.commit(stamp_ns) == stamp_ns
+    stepped = cell.peer.call(Step, f"{NODE}/step", count=8)
+    assert stepped.success, stepped.error_msg
 
 
 def test_a_step_waits_for_the_observation_it_names(cell: Cell) -> None:

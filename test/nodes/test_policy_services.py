@@ -12,7 +12,8 @@ from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 
 from flashrt_ros import errors
-from flashrt_ros.msg import ActionChunk, EngineStatus, ExecutionEvent, Subgoal
+from flashrt_ros.msg import ActionChunk, CapsuleInfo, EngineStatus, ExecutionEvent, Subgoal
+from flashrt_ros.nodes.conversions import stamp_to_ns
 from flashrt_ros.srv import (
     DropCapsule,
     ForkCapsule,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from test.nodes.conftest import Bench, Peer
 
 NODE = "policy_node"
+HOME_OF_NONE = {"capsule": "home", "env_index": 7}
 BIG_SEED = {"capsule": "home", "has_seed": True, "seed": 2**63}
 
 
@@ -81,7 +83,7 @@ class Robot:
 
 @pytest.fixture(scope="module")
 def robot(bench: Bench, peer: Peer) -> Iterator[Robot]:
-    bench.engine(num_branch_lanes=3, interrupt_depth=3, rollback_depth=4)
+    bench.engine(num_environments=2, num_branch_lanes=3, interrupt_depth=3, rollback_depth=4)
     bench.policy()
     peer.bring_up(NODE)
     robot = Robot(peer)
@@ -149,6 +151,64 @@ def test_a_repeated_episode_reset_answers_as_the_first_did(robot: Robot) -> None
     other = robot.peer.call(ResetEpisode, f"{NODE}/reset_episode", episode_id="e2")
     assert (first.generation, first.barrier) == (again.generation, again.barrier)
     assert other.generation == first.generation + 1
+
+
+@pytest.mark.parametrize("between", ["reset", "restore"])
+def test_an_episode_id_used_again_after_another_move_is_a_new_reset(
+    robot: Robot, between: str
+) -> None:
+    first = robot.peer.call(ResetEpisode, f"{NODE}/reset_episode", episode_id="ep0")
+    if between == "reset":
+        robot.peer.call(ResetEpisode, f"{NODE}/reset_episode", episode_id="ep1")
+    else:
+        robot.peer.call(RestoreCapsule, f"{NODE}/capsule/restore", capsule="home")
+    now_ns = stamp_to_ns(robot.peer.now())
+    again = robot.peer.call(ResetEpisode, f"{NODE}/reset_episode", episode_id="ep0")
+    assert again.generation == first.generation + 2
+    assert stamp_to_ns(again.barrier) >= now_ns > stamp_to_ns(first.barrier)
+
+
+def test_an_interrupt_of_another_environment_takes_its_own_goals(robot: Robot) -> None:
+    """A newer goal of environment 0 says nothing of environment 1."""
+    older = robot.goal(1, env_index=1)
+    robot.give_goal()
+    reply = robot.peer.call(Interrupt, f"{NODE}/interrupt", env_index=1, has_goal=True, goal=older)
+    assert reply.success, reply.error_msg
+    assert reply.goal_sequence > 0
+    robot.give_goal()
+    mixed = robot.peer.call(Interrupt, f"{NODE}/interrupt", has_goal=True, goal=older)
+    assert mixed.error_code == code(errors.PayloadRangeError)
+
+
+def test_an_interrupt_says_at_which_tick(robot: Robot) -> None:
+    robot.run()
+    reply = robot.peer.call(Interrupt, f"{NODE}/interrupt", hold=True)
+    event = robot.peer.until(
+        lambda: [e for e in robot.events if e.kind == ExecutionEvent.INTERRUPT][-1:], "an event"
+    )[-1]
+    assert reply.tick == event.tick > 0
+
+
+def test_home_is_told_to_those_who_come_late_and_when_it_changes(robot: Robot) -> None:
+    from rclpy.qos import DurabilityPolicy, QoSProfile
+
+    qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    homes = robot.peer.listen(CapsuleInfo, f"{NODE}/home", qos)
+    robot.peer.until(lambda: homes, "home")
+    listed = robot.peer.call(ListCapsules, f"{NODE}/capsule/list")
+    assert homes[-1].id in [c.id for c in listed.capsules if c.name == "home"]
+    made = robot.peer.call(SnapshotCapsule, f"{NODE}/capsule/snapshot", name="home", replace=True)
+    assert made.success, made.error_msg
+    robot.peer.until(lambda: homes[-1].id == made.capsule.id, "the new home")
+
+
+def test_home_of_another_environment_is_that_environments(robot: Robot) -> None:
+    """Environment 1 was never active and has none."""
+    for kind, name in ((PinCapsule, "pin"), (DropCapsule, "drop")):
+        mine = robot.peer.call(kind, f"{NODE}/capsule/{name}", capsule="home", env_index=0)
+        assert mine.error_code == code(errors.CapsulePinnedError)
+        reply = robot.peer.call(kind, f"{NODE}/capsule/{name}", capsule="home", env_index=1)
+        assert reply.error_code == code(errors.CapsuleNotFoundError), reply.error_msg
 
 
 def test_snapshot_and_restore(robot: Robot) -> None:
@@ -257,6 +317,9 @@ def test_interrupt_and_resume(robot: Robot) -> None:
         (ForkCapsule, "capsule/fork", {"capsule": "nope"}, errors.CapsuleNotFoundError),
         (SelectBranch, "capsule/select", {"branch": 9}, errors.BranchNotFoundError),
         (PinCapsule, "capsule/pin", {"capsule": "nope"}, errors.CapsuleNotFoundError),
+        (PinCapsule, "capsule/pin", HOME_OF_NONE, errors.UnknownEnvironmentError),
+        (DropCapsule, "capsule/drop", HOME_OF_NONE, errors.UnknownEnvironmentError),
+        (ListCapsules, "capsule/list", {"env_index": 7}, errors.UnknownEnvironmentError),
         (Step, "step", {"branch": 9}, errors.BranchNotFoundError),
         (Step, "step", {}, errors.TickSourceError),
         (Resume, "resume", {}, errors.NothingToResumeError),
@@ -289,6 +352,7 @@ def test_a_refused_verb_answers_with_its_code_and_changes_nothing(
         ({"channel": "nope"}, errors.UnknownChannelError),
         ({"env_index": 3}, errors.PayloadRangeError),
         ({"values": [], "text": "go left"}, errors.UnsupportedError),
+        ({"text": "go left"}, errors.UnsupportedError),
     ],
 )
 def test_an_interrupt_with_a_bad_goal_interrupts_nothing(

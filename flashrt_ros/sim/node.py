@@ -26,7 +26,6 @@ from flashrt_ros.errors import (
     NonFiniteError,
     PayloadShapeError,
     UnknownEnvironmentError,
-    UnsupportedError,
 )
 from flashrt_ros.nodes.conversions import ns_to_stamp
 from flashrt_ros.nodes.declarations import SIM
@@ -37,7 +36,7 @@ from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.spinning import Spinner
 from flashrt_ros.sim.episodes import Episode
 from flashrt_ros.sim.table import Table
-from flashrt_ros.srv import ResetEpisode, ResetSimulator
+from flashrt_ros.srv import ResetSimulator
 
 NAME = "sim"
 
@@ -49,13 +48,11 @@ _COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The answer to an episode reset."""
+    """The answer to a reset."""
 
     episode_id: str
     seed: int
-    number: int
     stamp_ns: int
-    duration_ns: int
 
 
 class SimNode(Node):
@@ -105,10 +102,8 @@ class SimNode(Node):
         self._joints = self.create_publisher(JointState, "joint_states", _SENSOR_QOS)
         self._truth = self.create_publisher(JointState, "~/ground_truth", _SENSOR_QOS)
         self.create_subscription(Float64MultiArray, "commands", self._command, _COMMAND_QOS)
-        serve(self, ResetEpisode, "~/reset_episode", self._reset_episode)
         serve(self, ResetSimulator, "~/reset", self._reset)
         serve(self, SetBool, "~/pause", self._pause)
-        self._num_begun = 0
         self._begun = self._begin(settings.integer("seed"), "")
         self.create_timer(1.0 / settings.number("rate_hz"), self._tick)
 
@@ -195,49 +190,28 @@ class SimNode(Node):
     # services --------------------------------------------------------------------------------
 
     def _begin(self, seed: int, episode_id: str) -> _Begun:
-        started_ns = time.monotonic_ns()
         self._episode = self._table.reset(seed)
         self._target = None
         self._observe()
         self._publish()
-        self._num_begun += 1
-        return _Begun(
-            episode_id, seed, self._num_begun, self._stamp_ns, time.monotonic_ns() - started_ns
-        )
+        return _Begun(episode_id, seed, self._stamp_ns)
 
-    def _reset_episode(
-        self, request: ResetEpisode.Request, response: ResetEpisode.Response
-    ) -> None:
-        _only_environment(request.env_index)
-        if request.capsule not in ("", "home"):
-            raise UnsupportedError(
-                "the simulator keeps no capsules", expected="home", found=repr(request.capsule)
+    def _reset(self, request: ResetSimulator.Request, response: ResetSimulator.Response) -> None:
+        if request.env_index != 0:
+            raise UnknownEnvironmentError(
+                f"the simulator has no environment {request.env_index}",
+                expected="0",
+                found=request.env_index,
             )
         if not request.episode_id or request.episode_id != self._begun.episode_id:
             seed = request.seed if request.has_seed else self._begun.seed + 1
             self._begun = self._begin(int(seed), request.episode_id)
-        response.generation = self._begun.number
-        response.duration_ns = self._begun.duration_ns
-        response.path = "copy"
-        response.barrier = ns_to_stamp(self._begun.stamp_ns)
-
-    def _reset(self, request: ResetSimulator.Request, response: ResetSimulator.Response) -> None:
-        _only_environment(request.env_index)
-        seed = request.seed if request.has_seed else self._begun.seed + 1
-        self._begun = self._begin(int(seed), "")
         response.seed = self._begun.seed
         response.stamp = ns_to_stamp(self._begun.stamp_ns)
 
     def _pause(self, request: SetBool.Request, response: SetBool.Response) -> None:
         self._is_paused = request.data
         response.message = "paused" if request.data else "running"
-
-
-def _only_environment(env_index: int) -> None:
-    if env_index != 0:
-        raise UnknownEnvironmentError(
-            f"the simulator has no environment {env_index}", expected="0", found=env_index
-        )
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from std_srvs.srv import SetBool
 
 from flashrt_ros import errors
 from flashrt_ros.nodes.conversions import stamp_to_ns
-from flashrt_ros.srv import ResetEpisode, ResetSimulator
+from flashrt_ros.srv import ResetSimulator
 
 if TYPE_CHECKING:
     from test.nodes.conftest import Bench, Peer
@@ -38,10 +38,10 @@ class Table:
     def stamps(self) -> set[int]:
         return {stamp_to_ns(joints.header.stamp) for joints in self.joints}
 
-    def reset(self, seed: int, episode_id: str = "") -> ResetEpisode.Response:
+    def reset(self, seed: int, episode_id: str = "") -> ResetSimulator.Response:
         reply = self.peer.call(
-            ResetEpisode,
-            f"{self.namespace}/sim/reset_episode",
+            ResetSimulator,
+            f"{self.namespace}/sim/reset",
             has_seed=True,
             seed=seed,
             episode_id=episode_id,
@@ -90,7 +90,7 @@ def test_image_joints_and_truth_share_a_stamp(lockstep: Table) -> None:
 
 
 def test_lockstep_passes_one_tick_for_each_command(lockstep: Table) -> None:
-    stamp_ns = stamp_to_ns(lockstep.reset(1_000_000).barrier)
+    stamp_ns = stamp_to_ns(lockstep.reset(1_000_000).stamp)
     _, joints, _ = lockstep.newest_after(stamp_ns - 1)
     x, y = joints.position
     lockstep.joints.clear()
@@ -107,7 +107,7 @@ def test_lockstep_passes_one_tick_for_each_command(lockstep: Table) -> None:
 def test_equal_seeds_begin_alike(lockstep: Table) -> None:
     observations = []
     for seed in (1_000_001, 1_000_002, 1_000_001):
-        stamp_ns = stamp_to_ns(lockstep.reset(seed).barrier)
+        stamp_ns = stamp_to_ns(lockstep.reset(seed).stamp)
         image, joints, truth = lockstep.newest_after(stamp_ns - 1)
         observations.append((bytes(image.data), tuple(joints.position), tuple(truth.position)))
     assert observations[0] == observations[2]
@@ -118,8 +118,8 @@ def test_a_repeated_episode_id_begins_nothing(lockstep: Table) -> None:
     first = lockstep.reset(1_000_003, "e1")
     again = lockstep.reset(1_000_003, "e1")
     other = lockstep.reset(1_000_003, "e2")
-    assert first.barrier == again.barrier
-    assert stamp_to_ns(other.barrier) > stamp_to_ns(first.barrier)
+    assert first.stamp == again.stamp
+    assert stamp_to_ns(other.stamp) > stamp_to_ns(first.stamp)
 
 
 def test_the_plain_reset_says_seed_and_stamp(lockstep: Table) -> None:
@@ -132,16 +132,14 @@ def test_the_plain_reset_says_seed_and_stamp(lockstep: Table) -> None:
 
 
 def test_a_bad_reset_is_refused(lockstep: Table) -> None:
-    service = f"{lockstep.namespace}/sim/reset_episode"
-    reply = lockstep.peer.call(ResetEpisode, service, capsule="other")
-    assert reply.error_code == errors.UnsupportedError.code
-    reply = lockstep.peer.call(ResetEpisode, service, env_index=1)
+    service = f"{lockstep.namespace}/sim/reset"
+    reply = lockstep.peer.call(ResetSimulator, service, env_index=1)
     assert reply.error_code == errors.UnknownEnvironmentError.code
 
 
 @pytest.mark.parametrize("bad", [(0.1,), (0.1, 0.2, 0.3), (math.nan, 0.1), (), (0.1, math.inf)])
 def test_a_bad_command_moves_nothing(lockstep: Table, bad: tuple[float, ...]) -> None:
-    stamp_ns = stamp_to_ns(lockstep.reset(1_000_006).barrier)
+    stamp_ns = stamp_to_ns(lockstep.reset(1_000_006).stamp)
     lockstep.command(*bad)
     lockstep.joints.clear()
     lockstep.peer.until(lambda: len(lockstep.joints) >= 5, "the same observation again")
@@ -164,7 +162,7 @@ def test_real_time_goes_on_without_commands_and_stops_when_paused(realtime: Tabl
 
 
 def test_real_time_follows_the_last_command(realtime: Table) -> None:
-    stamp_ns = stamp_to_ns(realtime.reset(1_000_000).barrier)
+    stamp_ns = stamp_to_ns(realtime.reset(1_000_000).stamp)
     _, joints, _ = realtime.newest_after(stamp_ns - 1)
     x, y = joints.position
     realtime.command(x + 0.02, y)

@@ -65,11 +65,12 @@ def _processes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
     configuration = load(Path(argument("config")) if argument("config") else None)
     namespace = argument("namespace")
-    # What a surrounding group pushed; launch_ros puts it before a node's own namespace.
+    # What a surrounding group pushed; launch_ros puts it before a node's own relative namespace.
     pushed = context.launch_configurations.get("ros_namespace", "")
+    full = namespace if namespace.startswith("/") else f"{pushed}/{namespace}"
     folder = Path(tempfile.mkdtemp(prefix="flashrt_ros_"))
     environment = child_environment()
-    command = engine_command(configuration, folder, f"{pushed}/{namespace}")
+    command = engine_command(configuration, folder, full)
     entities: list[LaunchDescriptionEntity] = [
         RegisterEventHandler(OnShutdown(on_shutdown=_remover(folder))),
         ExecuteProcess(

@@ -48,7 +48,12 @@ def launch(bench: Bench, tmp_path: Path, *words: str, pushed: str = "") -> Child
 
 @pytest.mark.parametrize(
     ("pushed", "namespace", "full"),
-    [("", "", ""), ("", "robot1", "/robot1"), ("fleet", "robot1", "/fleet/robot1")],
+    [
+        ("", "", ""),
+        ("", "robot1", "/robot1"),
+        ("fleet", "robot1", "/fleet/robot1"),
+        ("fleet", "/robot1", "/robot1"),
+    ],
 )
 def test_launch_starts_what_up_starts(
     fresh_bench: Bench, fresh_peer: Peer, tmp_path: Path, pushed: str, namespace: str, full: str

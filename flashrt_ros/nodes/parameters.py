@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rclpy.node import Node
     from rclpy.parameter import Parameter
 
-Value = bool | int | float | str | list[str] | list[float]
+Value = bool | int | float | str | list[str]
 """What a parameter may hold."""
 
-Kind = Literal["bool", "int", "float", "str", "str[]", "float[]"]
+Kind = Literal["bool", "int", "float", "str", "str[]"]
 
 ROS_PARAMETERS = frozenset({"use_sim_time", "start_type_description_service"})
 """Parameters that rclpy declares for every node."""
@@ -87,16 +87,15 @@ class ParameterSpec:
             ParameterRangeError: The value lies outside the range or the choices.
         """
         typed = self._typed(value)
-        for number in typed if isinstance(typed, list) else (typed,):
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                below = self.low is not None and not number >= self.low
-                above = self.high is not None and not number <= self.high
-                if below or above or number != number:
-                    raise ParameterRangeError(
-                        f"parameter '{self.name}' is out of range",
-                        expected=f"{self.range_text} {self.unit}".strip() or "a number",
-                        found=number,
-                    )
+        if isinstance(typed, int | float) and not isinstance(typed, bool):
+            below = self.low is not None and not typed >= self.low
+            above = self.high is not None and not typed <= self.high
+            if below or above or typed != typed:
+                raise ParameterRangeError(
+                    f"parameter '{self.name}' is out of range",
+                    expected=f"{self.range_text} {self.unit}".strip() or "a number",
+                    found=typed,
+                )
         if self.choices and typed not in self.choices:
             raise ParameterRangeError(
                 f"parameter '{self.name}' has an unknown value",
@@ -116,17 +115,14 @@ class ParameterSpec:
                 return float(value)
             case "str" if isinstance(value, str):
                 return value
-            case "str[]" | "float[]" if value is None:
+            case "str[]" if value is None:
                 return []
-            case "str[]" | "float[]" if isinstance(value, Iterable) and not isinstance(
+            case "str[]" if isinstance(value, Iterable) and not isinstance(
                 value, str | bytes | Mapping
             ):
                 items = list(value)
-                if self.kind == "str[]" and all(isinstance(item, str) for item in items):
+                if all(isinstance(item, str) for item in items):
                     return [item for item in items if item]
-                numbers = [float(i) for i in items if isinstance(i, int | float)]
-                if self.kind == "float[]" and len(numbers) == len(items):
-                    return numbers
         raise ParameterTypeError(
             f"parameter '{self.name}' has another type than declared",
             expected=self.kind,

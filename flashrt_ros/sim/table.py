@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 SIZE_PX = 512
 IMAGE_PX = 96
 METRES_PER_PX = 0.001
-CONTROL_HZ = 10
 
 Image = npt.NDArray[np.uint8]
 

@@ -13,7 +13,7 @@ from flashrt_ros.errors import (
 )
 from flashrt_ros.nodes.configuration import default_config_path, engine_name, load
 from flashrt_ros.nodes.declarations import POLICY, SECTIONS
-from flashrt_ros.nodes.parameters import ParameterSpec, check_values
+from flashrt_ros.nodes.parameters import check_values
 
 YAML = Path(__file__).resolve().parents[2] / "config" / "flashrt.yaml"
 
@@ -121,13 +121,6 @@ def test_a_list_of_one_empty_string_is_the_empty_list_that_ros_can_carry() -> No
 def test_names_of_ros_are_let_through() -> None:
     values = check_values("n", (), {"use_sim_time": True, "qos_overrides./image.depth": 3})
     assert values == {}
-
-
-def test_float_lists_take_ints() -> None:
-    spec = ParameterSpec("gains", "float[]", [], "Gains.", low=0.0)
-    assert spec.check((1, 2.5)) == [1.0, 2.5]
-    with pytest.raises(ParameterRangeError):
-        spec.check([-1])
 
 
 def test_the_packaged_file_is_found_and_loads() -> None:

@@ -64,12 +64,7 @@ class Services:
         Raises:
             ScenarioError: It is not there, does not answer, or refuses.
         """
-        self._check()
-        client = self._clients.get(name)
-        if client is None:
-            client = self._node.create_client(kind, name)
-            self._clients[name] = client
-        return self._ask(client, name, request, may_fail=may_fail)
+        return self._ask(self._client(kind, name), name, request, may_fail=may_fail)
 
     def call_once(self, kind: Any, name: str, request: Any) -> Any:
         """Call a service with a client that comes for this call and goes after it.
@@ -80,13 +75,22 @@ class Services:
         self._check()
         client = self._node.create_client(kind, name)
         try:
+            _wait_for(client, name)
             return self._ask(client, name, request, may_fail=False)
         finally:
             self._node.destroy_client(client)
 
+    def _client(self, kind: Any, name: str) -> Client:
+        """Return the client of a service that is there."""
+        self._check()
+        client = self._clients.get(name)
+        if client is None:
+            client = self._node.create_client(kind, name)
+            self._clients[name] = client
+        _wait_for(client, name)
+        return client
+
     def _ask(self, client: Client, name: str, request: Any, *, may_fail: bool) -> Any:
-        if not client.service_is_ready() and not client.wait_for_service(CALL_S):
-            raise ScenarioError(f"service '{name}' did not appear within {CALL_S:g} s")
         done = threading.Event()
         future = client.call_async(request)
         future.add_done_callback(lambda _: done.set())
@@ -200,6 +204,10 @@ class Services:
         """
         return self._planner.send(_subgoal(goal, stamp_ns))
 
+    def prepare_interrupt(self) -> None:
+        """Connect to the planner, so that the first interrupt takes as long as the others."""
+        self._client(Interrupt, f"{PLANNER}/interrupt")
+
     def interrupt(self, goal: Point) -> Any:
         """Let the planner process barge in with a goal; the reply is the policy node's."""
         request = Interrupt.Request(reason="demo", has_goal=True, goal=_subgoal(goal))
@@ -208,6 +216,11 @@ class Services:
     def resume(self) -> Any:
         """Let the planner process go back to what it interrupted."""
         return self.call(Resume, f"{PLANNER}/resume", Resume.Request())
+
+
+def _wait_for(client: Client, name: str) -> None:
+    if not client.service_is_ready() and not client.wait_for_service(CALL_S):
+        raise ScenarioError(f"service '{name}' did not appear within {CALL_S:g} s")
 
 
 def _subgoal(goal: Point, stamp_ns: int = 0) -> Any:

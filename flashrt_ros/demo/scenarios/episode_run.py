@@ -126,6 +126,7 @@ class EpisodeRun:
             ScenarioError: No action came under the new goal.
         """
         scene, actions = self._scene, self._scene.stage.ear.actions
+        scene.services.prepare_interrupt()
         plain_ms = self._send_again()
         self.follow(lambda: self.judge.ticks >= _BEFORE_INTERRUPT)
         detour = self._detour()

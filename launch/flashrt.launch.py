@@ -29,7 +29,7 @@ from launch_ros.actions import Node
 
 from flashrt_ros.cli.processes import child_environment
 from flashrt_ros.cli.up import NODE_MODULES, REMAPPINGS, engine_command, node_parameters
-from flashrt_ros.nodes.configuration import load
+from flashrt_ros.nodes.configuration import full_namespace, load
 from launch import LaunchContext, LaunchDescription
 
 
@@ -65,12 +65,11 @@ def _processes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
     configuration = load(Path(argument("config")) if argument("config") else None)
     namespace = argument("namespace")
-    # What a surrounding group pushed; launch_ros puts it before a node's own relative namespace.
+    # What a surrounding group pushed; launch_ros puts it before a node's namespace by itself.
     pushed = context.launch_configurations.get("ros_namespace", "")
-    full = namespace if namespace.startswith("/") else f"{pushed}/{namespace}"
     folder = Path(tempfile.mkdtemp(prefix="flashrt_ros_"))
     environment = child_environment()
-    command = engine_command(configuration, folder, full)
+    command = engine_command(configuration, folder, full_namespace(pushed, namespace))
     entities: list[LaunchDescriptionEntity] = [
         RegisterEventHandler(OnShutdown(on_shutdown=_remover(folder))),
         ExecuteProcess(

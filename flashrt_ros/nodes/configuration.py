@@ -86,6 +86,16 @@ def load(path: Path | None = None) -> Configuration:
     return Configuration(_engine(engine), nodes, path)
 
 
+def full_namespace(pushed: str, namespace: str) -> str:
+    """Join a namespace to the one that a launch file pushed, as launch does for a node.
+
+    Args:
+        pushed: Of the surrounding group, "" for none.
+        namespace: Relative to it, or absolute with a leading slash: then it stands alone.
+    """
+    return namespace if namespace.startswith("/") else f"{pushed}/{namespace}"
+
+
 def engine_name(namespace: str, name: str) -> str:
     """Resolve an engine's name as ROS resolves a topic's, without the leading slash.
 

@@ -231,7 +231,18 @@ class Peer:
     def state(self, node: str) -> str:
         from lifecycle_msgs.srv import GetState
 
-        return str(self.call(GetState, f"{node}/get_state").current_state.label)
+        # Asked again after a while: an answer is lost if it is sent before DDS has matched us.
+        futures: list[Any] = []
+        asked = time.monotonic()
+
+        def answered() -> list[Any]:
+            nonlocal asked
+            if not futures or time.monotonic() - asked > 5.0:
+                asked = time.monotonic()
+                futures.append(self.send(GetState, f"{node}/get_state", GetState.Request()))
+            return [future for future in futures if future.done()]
+
+        return str(self.until(answered, f"the state of {node}")[0].result().current_state.label)
 
     def change(self, node: str, transition: str) -> bool:
         from lifecycle_msgs.msg import Transition

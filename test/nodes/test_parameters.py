@@ -11,7 +11,7 @@ from flashrt_ros.errors import (
     ParameterTypeError,
     UnknownParameterError,
 )
-from flashrt_ros.nodes.configuration import default_config_path, engine_name, load
+from flashrt_ros.nodes.configuration import default_config_path, engine_name, full_namespace, load
 from flashrt_ros.nodes.declarations import POLICY, SECTIONS
 from flashrt_ros.nodes.parameters import check_values
 
@@ -209,3 +209,19 @@ def test_the_docs_list_every_parameter_as_declared(section: str) -> None:
             line.startswith(f"| `{spec.name}` | {spec.kind} | ") and line.endswith(row)
             for line in text.splitlines()
         ), spec.name
+
+
+@pytest.mark.parametrize(
+    ("pushed", "namespace", "name"),
+    [
+        ("", "", "engine"),
+        ("", "robot1", "robot1/engine"),
+        ("/fleet", "", "fleet/engine"),
+        ("/fleet", "robot1", "fleet/robot1/engine"),
+        ("/fleet", "/robot1", "robot1/engine"),
+    ],
+)
+def test_an_absolute_namespace_leaves_the_pushed_one(
+    pushed: str, namespace: str, name: str
+) -> None:
+    assert engine_name(full_namespace(pushed, namespace), "engine") == name

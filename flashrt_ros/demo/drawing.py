@@ -117,7 +117,15 @@ def _magnified(axes: Axes, trace: EpisodeTrace, corner: Corner) -> None:
     _branches(inset, trace, 1.4)
     axes.indicate_inset_zoom(inset, edgecolor=BRANCH, alpha=0.6)
     text = f"{TABLE_M * size / (2 * half):.1f} times as large"
-    inset.text(0.04, 0.03, text, transform=inset.transAxes, fontsize=6.8, color=FAINT)
+    inset.text(
+        0.04,
+        0.03,
+        text,
+        transform=inset.transAxes,
+        fontsize=6.8,
+        color=FAINT,
+        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1.5},
+    )
 
 
 def _table(axes: Axes) -> None:

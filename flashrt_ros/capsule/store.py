@@ -84,7 +84,11 @@ class CapsuleStore:
         found = self.find(key)
         if found is None:
             known = ", ".join(sorted(self._names)) or "none"
-            raise CapsuleNotFoundError(f"no capsule has the id or name '{key}'", expected=known)
+            raise CapsuleNotFoundError(
+                f"no capsule has the id or name '{key}'",
+                expected=known,
+                fix="activate the environment once" if is_home(key) else None,
+            )
         return found
 
     def find(self, key: str) -> Capsule | None:

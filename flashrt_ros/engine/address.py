@@ -218,7 +218,8 @@ class EngineSocket:
     Raises:
         EngineRunningError: An engine of this name runs.
         PeerRefusedError: The folder is not to be trusted.
-        ConfigError: The name is empty, the group is unknown, or can't reach the folder.
+        ConfigError: The name is empty, the group is unknown or can't reach the folder, or
+            the folder can't be made or written.
     """
 
     def __init__(self, name: str, *, group: str = "") -> None:
@@ -236,10 +237,18 @@ class EngineSocket:
         self._socket: socket.socket | None = None
         self._inode = 0
         self._lock_fd = -1
-        self._folder_fd = _open_folder(self.folder, create=True, group_id=self.group_id)
+        self._folder_fd = -1
         try:
+            self._folder_fd = _open_folder(self.folder, create=True, group_id=self.group_id)
             self._lock()
             self._probe()
+        except OSError as error:
+            self.close()
+            raise ConfigError(
+                f"the socket folder {self.folder} can't be used",
+                found=error.strerror,
+                fix=f"make it, or set {FOLDER_VARIABLE} to a folder of this user",
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -284,7 +293,8 @@ class EngineSocket:
             with contextlib.suppress(OSError):
                 os.unlink(f"{self.file}.lock", dir_fd=self._folder_fd)
             os.close(self._lock_fd)
-        os.close(self._folder_fd)
+        if self._folder_fd >= 0:
+            os.close(self._folder_fd)
 
     def close_in_child(self) -> None:
         """Close descriptors in a forked child; the name stays the parent's."""

@@ -78,6 +78,21 @@ class Interruption:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodeReset:
+    """The last reset that named an episode, so that a repeated one answers alike.
+
+    Attributes:
+        episode_id: As the caller gave it.
+        asked: Capsule, keep_goal and seed of the request.
+        answer: What was answered.
+    """
+
+    episode_id: str
+    asked: tuple[str, bool, int | None]
+    answer: Moved
+
+
 @dataclass(slots=True)
 class Environment(Timeline):
     """What a caller resets and steps.
@@ -91,7 +106,7 @@ class Environment(Timeline):
         next_tick_ns: Deadline of the next tick, engine clock.
         boundaries: Rollback ring, oldest first.
         interruptions: Interrupt stack, newest last.
-        last_reset: Episode id and answer of the last reset that named one.
+        last_reset: Forgotten once the environment moves otherwise.
     """
 
     generation: int = 1
@@ -102,7 +117,7 @@ class Environment(Timeline):
     next_tick_ns: int = 0
     boundaries: deque[Capsule] = field(default_factory=deque)
     interruptions: list[Interruption] = field(default_factory=list)
-    last_reset: tuple[str, Moved] | None = None
+    last_reset: EpisodeReset | None = None
 
 
 def origin_of(goal: SlotMeta | None, observation: SlotMeta | None, tick: int) -> Origin:

@@ -11,7 +11,7 @@ from flashrt_ros.engine.core import Core, check_seed
 from flashrt_ros.engine.moves import Moves
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.ticks import Ticks
-from flashrt_ros.engine.timeline import Environment, Interruption
+from flashrt_ros.engine.timeline import Environment, EpisodeReset, Interruption
 from flashrt_ros.errors import (
     CapsulePinnedError,
     InterruptDepthError,
@@ -102,9 +102,13 @@ class Verbs:
 
     def restore(self, env: Environment, request: protocol.Restore) -> protocol.Moved:
         """Bring a capsule back; with ``reset`` the episode begins anew."""
-        if request.episode_id and env.last_reset and env.last_reset[0] == request.episode_id:
-            return env.last_reset[1]
-        capsule = self._moves.find(env, request.capsule or "home")
+        # a reset has a default; a restore that names nothing is a mistake
+        key = request.capsule or ("home" if request.reset else "")
+        asked = (key, request.keep_goal, request.seed)
+        last = env.last_reset
+        if last is not None and request.episode_id == last.episode_id:
+            return _answer_again(last, asked)
+        capsule = self._moves.find(env, key)
         if request.seed is not None:
             check_seed(request.seed)
         if not request.keep_goal and not request.reset:
@@ -128,7 +132,7 @@ class Verbs:
         kind = EventKind.RESET if request.reset else EventKind.RESTORE
         moved = self._moves.moved(env, kind, capsule.id, path, started)
         if request.episode_id:
-            env.last_reset = (request.episode_id, moved)
+            env.last_reset = EpisodeReset(request.episode_id, asked, moved)
         return moved
 
     def rollback(self, env: Environment, request: protocol.Rollback) -> protocol.Moved:
@@ -140,7 +144,7 @@ class Verbs:
             if not 1 <= request.boundaries <= len(earlier):
                 raise NoBoundaryError(
                     f"environment {env.env_index} can't go back {request.boundaries} boundaries",
-                    expected=f"1 to {len(earlier)}",
+                    expected=f"1 to {len(earlier)}" if earlier else "no earlier one is kept",
                     found=request.boundaries,
                     fix="restore a capsule, or raise rollback_depth",
                 )
@@ -241,3 +245,15 @@ class Verbs:
                 fix="use restore to go to a state of another line",
             )
         return capsule
+
+
+def _answer_again(last: EpisodeReset, asked: tuple[str, bool, int | None]) -> protocol.Moved:
+    """Answer a repeated reset as the first one; refuse one that asks for something else."""
+    if asked != last.asked:
+        raise SpecError(
+            f"episode '{last.episode_id}' was reset already, with other arguments",
+            expected=f"capsule, keep_goal and seed {last.asked}",
+            found=asked,
+            fix="repeat the same request, or give the episode an id of its own",
+        )
+    return last.answer

@@ -214,3 +214,13 @@ def test_a_client_waits_for_the_engine(folder: Path, is_there: bool) -> None:
         assert len(sockets) == 1
         listener.accept()[0].close()
     sockets[0].close()
+
+
+@pytest.mark.parametrize("place", ["a/b/c", "/proc/nope"])
+def test_a_folder_that_can_t_be_made_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    folder = tmp_path / place
+    monkeypatch.setenv("FLASHRT_RUNTIME_DIR", str(folder))
+    with pytest.raises(ConfigError, match=str(folder)):
+        EngineSocket("engine")

@@ -161,18 +161,35 @@ def test_another_thread_ends_a_wait(serve: Serve) -> None:
 
 def test_outputs_that_come_between_are_kept(serve: Serve) -> None:
     served = serve()
-    event = protocol.Event(1, 7, 0, 1, 2, "", 0, "kept")
+    made = protocol.Provenance(7, 0, -1, 1, 1, 0, 0, 0, 0, 0, 0, 0)
 
-    def emit_first(request: Any) -> protocol.Ack:
+    def give_first(request: Any) -> protocol.Ack:
+        served.engine.sink.output(protocol.OutputKind.ACTION, made, 0, b"kept")
+        return protocol.Ack(request.rid)
+
+    with served.client() as client:
+        client.subscribe(actions=True)
+        served.engine.on_handle = give_first
+        client.drop("x")
+        output = client.receive(0)
+        assert isinstance(output, protocol.Output)
+        assert output.payload == b"kept"
+        assert client.receive(0) is None
+
+
+def test_an_answer_leaves_before_the_events_it_causes(serve: Serve) -> None:
+    served = serve()
+    event = protocol.Event(1, 7, 0, 1, 2, "", 0, "told")
+
+    def tell(request: Any) -> protocol.Ack:
         served.engine.sink.event(event)
         return protocol.Ack(request.rid)
 
     with served.client() as client:
         client.subscribe(events=True)
-        served.engine.on_handle = emit_first
+        served.engine.on_handle = tell
         client.drop("x")
-        assert client.receive(0) == event
-        assert client.receive(0) is None
+        assert client.receive(60) == event
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

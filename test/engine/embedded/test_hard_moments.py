@@ -270,6 +270,25 @@ def test_a_repeated_episode_id_is_forgotten_once_the_environment_moved(rig: Any)
     assert rig.reset(episode_id="a").generation == first.generation + 2
 
 
+def test_an_episode_id_stands_for_one_request(rig: Any) -> None:
+    rig.reset(episode_id="a", seed=1)
+    before = _facts(rig)
+    for other in ({"seed": 2}, {"keep_goal": True, "seed": 1}):
+        with pytest.raises(SpecError, match="other arguments"):
+            rig.reset(episode_id="a", **other)
+    with pytest.raises(FlashrtError, match="other arguments"):
+        rig.restore("nowhere", reset=True, episode_id="a", seed=1)
+    assert _facts(rig) == before
+
+
+def test_a_restore_that_names_nothing_is_refused(rig: Any) -> None:
+    before = _facts(rig)
+    with pytest.raises(FlashrtError, match="no capsule"):
+        rig.restore("")
+    assert _facts(rig) == before
+    assert rig.restore("", reset=True).path
+
+
 def test_a_step_that_waits_does_not_outlive_its_tick_source(rig: Any) -> None:
     answers: list[Any] = []
     rig.engine.begin_step(protocol.Step(1, 0, 1, -1, 10_000, 10**9), answers.append)

@@ -106,6 +106,14 @@ class PolicyNode(SessionNode):
         """Open slots and outputs, and subscribe."""
         model = client.model
         env_index = settings.integer("env_index")
+        # Takes over in `configured`: until then a lost session's own goes on.
+        safety = self._next_safety = SafetyAction(
+            self,
+            self._commands,
+            kind=settings.text("safety_action"),
+            num_joints=model.action_dim,
+            rate_hz=settings.number("safety_rate_hz"),
+        )
         plan = map_observation(
             model,
             cameras=settings.texts("cameras"),
@@ -124,14 +132,6 @@ class PolicyNode(SessionNode):
         self._slots.attach(slots)
         writer = slots.open_writer(plan.channel.name, env_index)
         self._interrupts.begin(checker)
-        # Takes over in `configured`: until then a lost session's own goes on.
-        safety = self._next_safety = SafetyAction(
-            self,
-            self._commands,
-            kind=settings.text("safety_action"),
-            num_joints=model.action_dim,
-            rate_hz=settings.number("safety_rate_hz"),
-        )
         self._outputs = OutputReader(
             self.connect("outputs"),
             env_index=env_index,

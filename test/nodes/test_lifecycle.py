@@ -349,9 +349,9 @@ def test_namespaces_remapping_and_autostart(bench: Bench, peer: Peer) -> None:
     peer.until(lambda: peer.state("/robot1/pilot") == "active")
     driver.give_goal("/robot1/pilot")
     peer.until(lambda: commands, "commands")
+    nodes = {("pilot", "/robot1"), ("pilot_inputs", "/robot1")}
+    peer.until(lambda: nodes <= set(peer.node.get_node_names_and_namespaces()), "both nodes")
     names = peer.node.get_node_names_and_namespaces()
-    assert ("pilot", "/robot1") in names
-    assert ("pilot_inputs", "/robot1") in names
     assert len(set(names)) == len(names)
 
 

@@ -206,8 +206,10 @@ def test_an_engine_that_dies_leads_to_the_safety_action_and_a_way_back(
     statuses.clear()
     peer.until(lambda: len(statuses) > 5)
     assert {status.state for status in statuses} == {"error"}
+    if expected is not None:
+        # More than may have waited in the subscription, so that they are being sent now.
+        peer.until(lambda: len(commands) > 150, "the safety action, again and again")
     assert all(list(command.data) == expected for command in commands)
-    assert bool(commands) == (expected is not None)
 
     peer.bring_up("policy_node")
     peer.bring_up("planner_node")

@@ -175,17 +175,20 @@ def _conclude(scene: Scene, options: Options, console: Console) -> None:
 
 @contextmanager
 def _signals_interrupt(stage: Stage) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into a KeyboardInterrupt that can't get lost.
+    """Turn SIGINT, SIGTERM and SIGHUP into a KeyboardInterrupt that can't get lost.
 
     One that is raised while a callback from foreign code runs may be swallowed there,
-    so the stage is told too, and raises it again at the next wait.
+    so the stage is told too, and raises it again at the next wait. SIGHUP stays ignored
+    where it was, for ``nohup``.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         stage.is_interrupted = True
         raise KeyboardInterrupt
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import signal
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from flashrt_ros.demo.waiting import News, ScenarioError
 from flashrt_ros.demo.witness import Witness
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.nodes.configuration import Configuration
+from flashrt_ros.nodes.folders import run_folder
 from flashrt_ros.nodes.spinning import Spinner
 
 MARK = "FLASHRT_ROS_DEMO"
@@ -156,7 +156,7 @@ class Stage:
 
         In the main thread only. Idempotent.
         """
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
         try:
             self._exits.close()
@@ -169,9 +169,9 @@ class Stage:
         if "ROS_DOMAIN_ID" not in os.environ:
             os.environ["ROS_DOMAIN_ID"] = str(exits.enter_context(own_domain()))
         os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-        folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="flashrt_ros_demo_"))
+        folder = exits.enter_context(run_folder())
         exits.callback(self._stop_crew)
-        self._crew = self._hire(self._configuration, Path(folder), self.log.append, self.marks)
+        self._crew = self._hire(self._configuration, folder, self.log.append, self.marks)
         rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
         exits.callback(try_shutdown)
         self.witness = Witness(self.news)

@@ -12,6 +12,7 @@ import yaml
 
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.errors import ConfigError, ParameterTypeError, UnknownParameterError
+from flashrt_ros.nodes.checks import check_nodes
 from flashrt_ros.nodes.declarations import SECTIONS
 from flashrt_ros.nodes.parameters import ROS_PARAMETERS, Value, check_values, is_of_ros
 
@@ -63,7 +64,8 @@ def load(path: Path | None = None) -> Configuration:
         path: ROS parameter file, or None for the packaged one.
 
     Raises:
-        ConfigError: The file can't be read, is no YAML or no parameter file.
+        ConfigError: The file can't be read, is no YAML or no parameter file, says two
+            things of one parameter, or a node can't work with what it says.
         UnknownParameterError: A section or name that nothing declares.
         ParameterTypeError: A value has another type than declared.
         ParameterRangeError: A value lies outside its range.
@@ -82,8 +84,9 @@ def load(path: Path | None = None) -> Configuration:
         given = {**common, **sections.get(name, {})} if name != "engine" else sections.get(name, {})
         nodes[name] = check_values(name, specs, given)
         nodes[name].update(_ros_parameters(name, given))
-    engine = nodes.pop("engine")
-    return Configuration(_engine(engine), nodes, path)
+    engine = _engine(nodes.pop("engine"))
+    check_nodes(nodes, engine)
+    return Configuration(engine, nodes, path)
 
 
 def full_namespace(pushed: str, namespace: str) -> str:
@@ -138,6 +141,20 @@ def _engine(values: Mapping[str, Value]) -> EngineConfig:
 def _sections(document: object, path: Path) -> dict[str, dict[str, object]]:
     """Find ``ros__parameters`` by the last part of the key, whatever namespace stands before."""
     found: dict[str, dict[str, object]] = {}
+    said_in: dict[tuple[str, str], str] = {}
+
+    def add(name: str, section: str, values: dict[str, object]) -> None:
+        known = found.setdefault(section, {})
+        for key, value in values.items():
+            if key in known and known[key] != value:
+                raise ConfigError(
+                    f"{path} gives parameter '{key}' of {section} two values",
+                    expected=f"one, in '{said_in[section, key]}' or in '{name}'",
+                    found=f"{known[key]!r} and {value!r}",
+                    fix="write a file for each namespace; sections count for every one",
+                )
+            known[key] = value
+            said_in[section, key] = name
 
     def walk(name: str, node: object) -> None:
         if not isinstance(node, dict):
@@ -156,7 +173,7 @@ def _sections(document: object, path: Path) -> dict[str, dict[str, object]]:
                     )
                 if not isinstance(value, dict):
                     raise ConfigError(f"{path}: section '{name}' holds no parameters")
-                found.setdefault(section, {}).update(_flat("", value))
+                add(name, section, _flat("", value))
             else:
                 walk(f"{name}/{str(key).strip('/')}", value)
 

@@ -13,16 +13,27 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import IO, Self
+
+from flashrt_ros.cli import signals
+from flashrt_ros.cli.printer import Printer
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
-STOP_S = 2.0
-"""All children are gone this long after a stop, by SIGKILL if need be."""
+STOP_S = 1.7
+"""A stop takes no longer, output included; the interpreter's own end comes on top."""
+
+_OTHERS_S = 1.1
+_FIRST_S = 1.45
+"""Until when, from the start of a stop, the others and then the first child may take."""
+
+_MAX_LINE = 65_536
+"""Characters after which a line without an end is put out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +43,10 @@ class ProcessSpec:
     Attributes:
         name: Prefix of its output.
         argv: Command line.
-        stop_signal: What asks it to end.
     """
 
     name: str
     argv: tuple[str, ...]
-    stop_signal: signal.Signals = signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +90,27 @@ def child_environment() -> dict[str, str]:
 class Processes:
     """Starts children in order and ends them in the opposite one.
 
-    Each child leads a process group of its own, so that Ctrl-C in the terminal
-    reaches it through :meth:`stop` alone; should this process die, the kernel ends
-    them. Nothing is ever restarted.
+    Each child leads a session of its own, so that Ctrl-C in the terminal reaches it
+    through :meth:`stop` alone, as SIGTERM: before a child handles that, it ends a child
+    without a word, where SIGINT would print the traceback of whatever was being imported.
+    Should this process die, the kernel ends them. Nothing is ever restarted.
+
+    The children's pipes are drained whatever becomes of the reader of the output, so that
+    no child ever waits to print.
+
+    As a context manager it takes the stop signals (:data:`~flashrt_ros.cli.signals.STOP_SIGNALS`)
+    from enter to exit; they end :meth:`wait`. Use it in the main thread.
 
     Args:
-        emit: Takes each line of output, prefixed.
+        emit: Takes each line of output, prefixed, in a thread of its own; may block.
         environment: For every child; None takes :func:`child_environment`.
     """
 
     def __init__(
         self, emit: Callable[[str], None], *, environment: Mapping[str, str] | None = None
     ) -> None:
-        self._emit = emit
+        self._printer = Printer(emit)
+        self._exits = ExitStack()
         self._environment = dict(child_environment() if environment is None else environment)
         self._children: list[tuple[ProcessSpec, subprocess.Popen[str]]] = []
         self._threads: list[threading.Thread] = []
@@ -101,6 +118,7 @@ class Processes:
         self._is_stopping = False
 
     def __enter__(self) -> Self:
+        self._exits.enter_context(signals.handled(lambda number: self._ended.put(None)))
         return self
 
     def __exit__(
@@ -109,10 +127,18 @@ class Processes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        with self._exits:
+            self.stop()
 
     def start(self, specs: Sequence[ProcessSpec]) -> None:
-        """Start children, the first one first; call it from the main thread."""
+        """Start children, the first one first; call it from the main thread.
+
+        A stop signal that comes meanwhile is delivered when each of them is known.
+        """
+        with signals.deferred():
+            self._start(specs)
+
+    def _start(self, specs: Sequence[ProcessSpec]) -> None:
         width = max(len(spec.name) for spec in specs)
         for spec in specs:
             child = subprocess.Popen(
@@ -124,7 +150,7 @@ class Processes:
                 text=True,
                 errors="replace",
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=_prepare_child,
             )
             self._children.append((spec, child))
             assert child.stdout is not None
@@ -145,57 +171,59 @@ class Processes:
             return None
 
     def wait(self) -> Ended | None:
-        """Block until a child ends unasked, or SIGINT or SIGTERM asks for a stop.
+        """Block until a child ends unasked, or a signal asks for a stop.
 
         Returns:
             The child that ended, or None for a signal.
         """
+        return self._ended.get()
 
-        def ask(number: int, frame: FrameType | None) -> None:
-            self._ended.put(None)
-
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, ask) for number in numbers}
-        try:
-            return self._ended.get()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def say(self, line: str) -> None:
+        """Put out a line of this process's own, after those that came before."""
+        self._printer.put(line)
 
     def stop(self) -> tuple[str, ...]:
         """End every child, the last one started first; idempotent.
 
-        The first child (the engine) is asked only when the others are gone. All share
-        :data:`STOP_S`; who is still there then is killed, with its group.
+        The first child (the engine) is asked only when the others are gone. Who is still
+        there when its time is up is killed, with its group. Returns within :data:`STOP_S`,
+        whether or not anybody reads the output; signals that come meanwhile do nothing.
 
         Returns:
             Names of the children that had to be killed.
         """
+        with signals.ignored():
+            return self._stop()
+
+    def _stop(self) -> tuple[str, ...]:
         self._is_stopping = True
-        deadline = time.monotonic() + STOP_S
+        start = time.monotonic()
         killed: list[str] = []
         others = list(reversed(self._children[1:]))
-        for group, share in ((others, 0.6), (self._children[:1], 1.0)):
-            for spec, child in group:
+        for group, share_s in ((others, _OTHERS_S), (self._children[:1], _FIRST_S)):
+            for _, child in group:
                 if child.poll() is None:
-                    child.send_signal(spec.stop_signal)
-            until = deadline - STOP_S * (1.0 - share)
+                    child.send_signal(signal.SIGTERM)
             for spec, child in group:
                 try:
-                    child.wait(max(0.05, until - time.monotonic()))
+                    child.wait(max(0.0, start + share_s - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     killed.append(spec.name)
-                    self._emit(f"{spec.name} did not end in time and is killed")
+                    self.say(f"{spec.name} did not end in time and is killed")
                 # What a child left behind in its group goes with it.
                 _kill_group(child.pid)
-                child.wait()
+        deadline = start + STOP_S
         for thread in self._threads:
-            thread.join(1.0)
-        for _, child in self._children:
-            if child.stdout is not None:
-                child.stdout.close()
+            thread.join(max(0.0, deadline - 0.1 - time.monotonic()))
+        # Where something that fled from its group holds a pipe open, the reader goes on, and
+        # closing the pipe under it would wait for it.
+        if not any(thread.is_alive() for thread in self._threads):
+            for _, child in self._children:
+                if child.stdout is not None:
+                    child.stdout.close()
         self._children.clear()
         self._threads.clear()
+        self._printer.close(deadline - time.monotonic())
         return tuple(killed)
 
     def _watch(self, name: str, target: Callable[..., None], *arguments: object) -> None:
@@ -204,8 +232,9 @@ class Processes:
         self._threads.append(thread)
 
     def _copy(self, stream: IO[str], prefix: str) -> None:
-        for line in stream:
-            self._emit(prefix + line.rstrip("\n"))
+        with suppress(ValueError):  # closed at the end of a stop
+            while line := stream.readline(_MAX_LINE):
+                self._printer.put(prefix + line.rstrip("\n"))
 
     def _wait(self, spec: ProcessSpec, child: subprocess.Popen[str]) -> None:
         code = child.wait()
@@ -213,8 +242,11 @@ class Processes:
             self._ended.put(Ended(spec.name, code))
 
 
-def _end_with_parent() -> None:
+def _prepare_child() -> None:
+    """Between fork and exec: end with the parent, by SIGTERM, and by nothing from a terminal."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _kill_group(group: int) -> None:

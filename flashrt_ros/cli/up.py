@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 import msgspec
 import yaml
 
+from flashrt_ros.cli.printer import write_line
 from flashrt_ros.cli.processes import Processes, ProcessSpec
+from flashrt_ros.cli.signals import STOP_SIGNALS
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.nodes.configuration import Configuration, engine_name, load
+from flashrt_ros.nodes.folders import run_folder
+from flashrt_ros.nodes.names import check_namespace
 from flashrt_ros.nodes.parameters import Value
 
 NODE_MODULES = {
@@ -42,26 +45,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Start everything, wait for Ctrl-C or the first child that ends, stop everything.
+    """Start everything, wait for a signal or the first child that ends, stop everything.
+
+    Ctrl-C, SIGTERM and a closed terminal are the same; once one came, more do nothing, and
+    they stay ignored until the process has left. A reader of the output that pauses or goes
+    away stops nothing.
 
     Returns:
-        0 after Ctrl-C or SIGTERM, 1 if a child ended by itself or had to be killed.
+        0 after a signal, 1 if a child ended by itself or had to be killed.
     """
     configuration = load(arguments.config)
-    with tempfile.TemporaryDirectory(prefix="flashrt_ros_") as folder:
+    output = sys.stdout.fileno()
+    with Processes(lambda line: write_line(output, line)) as processes, run_folder() as folder:
         specs = process_specs(
             configuration,
-            Path(folder),
+            folder,
             namespace=arguments.namespace,
             with_sim=arguments.sim,
             autostart=not arguments.manual,
         )
-        with Processes(lambda line: print(line, flush=True)) as processes:
-            processes.start(specs)
-            ended = processes.wait()
-            if ended is not None:
-                print(f"{ended}; stopping the rest", file=sys.stderr, flush=True)
-            killed = processes.stop()
+        processes.start(specs)
+        ended = processes.wait()
+        if ended is not None:
+            processes.say(f"{ended}; stopping the rest")
+        killed = processes.stop()
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     return 1 if ended is not None or killed else 0
 
 
@@ -83,11 +92,9 @@ def process_specs(
         autostart: Whether the lifecycle nodes configure and activate themselves.
 
     Raises:
-        ConfigError: A node looks for an engine of another name.
+        ConfigError: The namespace is none, or a node looks for an engine of another name.
     """
-    specs = [
-        ProcessSpec("engine", engine_command(configuration, folder, namespace), signal.SIGTERM)
-    ]
+    specs = [ProcessSpec("engine", engine_command(configuration, folder, namespace))]
     for name, module in NODE_MODULES.items():
         if name == "sim" and not with_sim:
             continue
@@ -105,8 +112,9 @@ def engine_command(configuration: Configuration, folder: Path, namespace: str) -
     """Return the engine's command line, its name resolved; its configuration goes to ``folder``.
 
     Raises:
-        ConfigError: A node looks for an engine of another name.
+        ConfigError: The namespace is none, or a node looks for an engine of another name.
     """
+    check_namespace(namespace)
     engine = msgspec.structs.replace(
         configuration.engine, name=engine_name(namespace, configuration.engine.name)
     )

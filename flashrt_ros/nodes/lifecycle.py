@@ -24,6 +24,11 @@ from flashrt_ros.nodes.parameters import ParameterSpec, Settings, construct, dec
 
 _Job = Callable[[], None]
 
+PATIENCE_S = 0.3
+"""How long a node that leaves waits for a call in progress before it cuts the connection."""
+
+_LAST_WAIT_S = 0.5
+
 
 class ManagedNode(LifecycleNodeMixin, Node):
     """A lifecycle node whose subclass says what each transition does.
@@ -98,6 +103,15 @@ class ManagedNode(LifecycleNodeMixin, Node):
         """Act on a fault at once, in the thread that found it; the transition follows."""
         raise NotImplementedError
 
+    def retire(self) -> None:
+        """Stop acting at once, in the main thread, while executors still run.
+
+        Must not wait for the engine. :meth:`deactivate` follows once the executors have left.
+        """
+
+    def cut(self) -> None:
+        """End every wait for the engine, from any thread; the process leaves."""
+
     # for the subclass and the process --------------------------------------------------------
 
     @property
@@ -135,12 +149,24 @@ class ManagedNode(LifecycleNodeMixin, Node):
         self.lost(error)
         self._jobs.put(self._leave)
 
-    def begin(self) -> None:
-        """Configure, then activate, in the lifecycle thread; a failure is logged and final."""
+    def begin(self, on_failure: Callable[[], None]) -> None:
+        """Configure, then activate, in the lifecycle thread.
+
+        Args:
+            on_failure: Called there, after the reason was logged, unless the node closes.
+        """
 
         def start() -> None:
-            if self.trigger_configure() == TransitionCallbackReturn.SUCCESS:
-                self.trigger_activate()
+            succeeded = False
+            try:
+                succeeded = (
+                    self.trigger_configure() == TransitionCallbackReturn.SUCCESS
+                    and self.trigger_activate() == TransitionCallbackReturn.SUCCESS
+                )
+            finally:
+                if not succeeded and not self.is_closing.is_set():
+                    self.log.fatal("the node could not configure and activate itself")
+                    on_failure()
 
         self._jobs.put(start)
 
@@ -152,7 +178,10 @@ class ManagedNode(LifecycleNodeMixin, Node):
         self.is_closing.set()
         self._jobs.put(None)
         if self._worker is not threading.current_thread():
-            self._worker.join(5.0)
+            self._worker.join(PATIENCE_S)
+            if self._worker.is_alive():
+                self.cut()
+                self._worker.join(_LAST_WAIT_S)
         if self.state_label == "active" and self._fault is None:
             self._guarded("deactivate", self.deactivate)
         self._guarded("release", self.release)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import EngineGoneError, FlashrtError, NotActiveError
@@ -53,6 +55,17 @@ class Link:
         except EngineGoneError as error:
             self._on_gone(error)
             raise
+
+    def cut(self) -> None:
+        """End the connection under whoever waits on it, from any thread; idempotent.
+
+        The call in progress, and every later one, raises EngineGoneError. Still to be closed.
+        """
+        client = self._client
+        if client is not None:
+            # Through a descriptor of its own: the client itself is the waiting thread's.
+            with suppress(OSError), socket.socket(fileno=os.dup(client.fileno())) as twin:
+                twin.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection after the call in progress; idempotent."""

@@ -121,6 +121,11 @@ class PlannerNode(SessionNode):
             self._outputs = None
         self._slots.close()
 
+    def cut(self) -> None:
+        """End every wait for the engine; a goal in progress fails."""
+        super().cut()
+        self._slots.cut()
+
     def facts(self) -> dict[str, object]:
         """Return what diagnostics add for this node."""
         return {"goals accepted": self._num_accepted}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
@@ -34,6 +35,9 @@ from flashrt_ros.nodes.step_service import StepService
 
 NAME = "policy_node"
 
+_CLOSING_S = 0.5
+"""How long a node that leaves waits for the engine's word that it has stopped ticking."""
+
 # After these the engine ticks again only on an observation that is committed anew.
 _ASKS_FOR_OBSERVATION = frozenset(
     {protocol.EventKind.RESET, protocol.EventKind.RESTORE, protocol.EventKind.ROLLBACK}
@@ -56,6 +60,8 @@ class PolicyNode(SessionNode):
         self._outputs: OutputReader | None = None
         self._safety: SafetyAction | None = None
         self._next_safety: SafetyAction | None = None
+        self._is_acting = False
+        self._acting_lock = threading.Lock()  # a signal may come upon a transition
         self._commands = self.create_publisher(
             Float64MultiArray,
             "~/commands",
@@ -166,6 +172,7 @@ class PolicyNode(SessionNode):
         """
         env_index = self.settings.integer("env_index")
         settings = self.read_settings()
+        self._is_acting = True
         self._fence.open()
         try:
             with self.verbs.use() as client:
@@ -175,23 +182,41 @@ class PolicyNode(SessionNode):
                     rate_hz=settings.number("rate_hz"),
                 )
         except FlashrtError:
+            self._is_acting = False
             self._fence.shut()
             raise
         self._fence.raise_to(env_index, moved.generation)
         self._publish_home()
 
     def deactivate(self) -> None:
-        """Stop ticking at a boundary, then take the safety action."""
+        """Take the safety action, then let the engine stop ticking at a boundary.
+
+        In this order, because an engine that hangs answers late or never.
+        """
         env_index = self.settings.integer("env_index")
-        self._fence.shut()
+        self._stop_acting()
+        request = protocol.Deactivate(0, env_index)
+        timeout_s = _CLOSING_S if self.is_closing.is_set() else None
         with self.verbs.use() as client:
-            moved = client.deactivate(env_index=env_index)
+            moved = client.call(request, protocol.Moved, timeout_s=timeout_s)
         self._fence.raise_to(env_index, moved.generation, moved.tick)
-        self._safe("deactivated", repeat=False)
+
+    def retire(self) -> None:
+        """Take the safety action at once if the policy acts; a step in progress fails."""
+        if self._is_acting:
+            self._stop_acting()
+        self._steps.cut()
+
+    def cut(self) -> None:
+        """End every wait for the engine: verbs, observations, a step."""
+        super().cut()
+        self._slots.cut()
+        self._steps.cut()
 
     def lost(self, error: FlashrtError) -> None:
         """Let nothing of the policy pass any more, and take the safety action."""
         self._fence.shut()
+        self._is_acting = False
         self._say(protocol.EventKind.FAULT, f"{error.name}: {error}")
         self._safe(f"{error.name}", repeat=True)
 
@@ -268,6 +293,14 @@ class PolicyNode(SessionNode):
         self._chunks.publish(chunk)
         if self.settings.boolean("publish_joint_trajectory"):
             self._trajectories.publish(messages.joint_trajectory(chunk))
+
+    def _stop_acting(self) -> None:
+        """Let nothing more of the policy pass; the safety action, once for each activation."""
+        self._fence.shut()
+        with self._acting_lock:
+            was_acting, self._is_acting = self._is_acting, False
+        if was_acting:
+            self._safe("deactivated", repeat=False)
 
     def _safe(self, reason: str, *, repeat: bool) -> None:
         if self._safety is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -15,25 +16,33 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import try_shutdown
 
 from flashrt_ros.errors import FlashrtError
+from flashrt_ros.nodes.lifecycle import PATIENCE_S
 from flashrt_ros.nodes.session import SessionNode
 from flashrt_ros.nodes.spinning import Spinner
 
 BAD_CONFIGURATION = 2
 """Exit code of a node that was given parameters it can't use."""
 
+AUTOSTART_FAILED = 3
+"""Exit code of a node that could not configure and activate itself as it was told to."""
+
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event, in the main thread.
+    """Turn SIGINT, SIGTERM and SIGHUP into an event, in the main thread.
 
-    rclpy's own handlers would invalidate the context under running threads.
+    SIGHUP stays ignored where it was, for ``nohup``. rclpy's own handlers would
+    invalidate the context under running threads.
     """
     stop = threading.Event()
 
     def set_stop(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    before = {number: signal.signal(number, set_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, set_stop) for number in numbers}
     try:
         yield stop
     finally:
@@ -42,18 +51,21 @@ def stop_signals() -> Iterator[threading.Event]:
 
 
 def run_node(make: Callable[[], SessionNode], args: Sequence[str]) -> int:
-    """Run a session node until SIGINT, SIGTERM or the end of the ROS context.
+    """Run a session node until a signal, a failed autostart or the end of the ROS context.
 
-    Order of shutdown: stop, executors leave, reader joined, clients closed (both in
-    ``close``), nodes destroyed, rclpy shut down.
+    Order of shutdown: the node stops acting, executors leave, reader joined, clients closed
+    (both in ``close``), nodes destroyed, rclpy shut down. An engine that hangs does not
+    delay it by more than a second.
 
     Args:
         make: Builds the node; called once rclpy is up.
         args: The process's arguments, ROS arguments among them.
 
     Returns:
-        0 after a stop that was asked for, 2 for parameters that can't be used.
+        0 after a stop that was asked for, 2 for parameters that can't be used, 3 after a
+        failed autostart.
     """
+    has_failed = threading.Event()
     with stop_signals() as stop:
         rclpy.init(args=list(args), signal_handler_options=SignalHandlerOptions.NO)
         try:
@@ -64,21 +76,43 @@ def run_node(make: Callable[[], SessionNode], args: Sequence[str]) -> int:
             return BAD_CONFIGURATION
         node.context.on_shutdown(stop.set)
         spinners = [Spinner(node, "verbs"), Spinner(node.inputs, "inputs")]
+
+        def fail() -> None:
+            has_failed.set()
+            stop.set()
+
         if node.settings.boolean("autostart"):
-            node.begin()
+            node.begin(fail)
         stop.wait()
-        shut_down(spinners, node.close, (node, node.inputs))
-    return 0
+        node.is_closing.set()
+        node.retire()
+        shut_down(spinners, node.close, (node, node.inputs), cut=node.cut)
+    return AUTOSTART_FAILED if has_failed.is_set() else 0
 
 
 def shut_down(
-    spinners: Sequence[Spinner], close: Callable[[], None], nodes: Sequence[Node]
+    spinners: Sequence[Spinner],
+    close: Callable[[], None],
+    nodes: Sequence[Node],
+    *,
+    cut: Callable[[], None] | None = None,
 ) -> None:
     """End a process's nodes in the one order that leaves no thread with a dead handle.
 
     A node whose callback does not come back is left as it is, for the end of the process.
+
+    Args:
+        spinners: Of the nodes.
+        close: Frees what the nodes hold, once the executors have left.
+        nodes: Destroyed after it.
+        cut: Ends what callbacks wait for, where they don't come back by themselves.
     """
-    busy = [spinner.node for spinner in spinners if not spinner.close()]
+    left = _not_closed(spinners)
+    if left:
+        if cut is not None:
+            cut()
+        left = _not_closed(left)
+    busy = [spinner.node for spinner in left]
     for node in busy:
         node.get_logger().error("a callback did not return; the node is left to the process's end")
     close()
@@ -87,3 +121,9 @@ def shut_down(
             node.destroy_node()
     if not busy:
         try_shutdown()
+
+
+def _not_closed(spinners: Sequence[Spinner]) -> list[Spinner]:
+    """Close executors, together within the patience; return those still busy then."""
+    deadline = time.monotonic() + PATIENCE_S
+    return [s for s in spinners if not s.close(max(0.0, deadline - time.monotonic()))]

@@ -100,6 +100,10 @@ class SessionNode(ManagedNode):
         self.verbs.close()
         self.model = None
 
+    def cut(self) -> None:
+        """End every wait for the engine; the next calls fail, until the node is closed."""
+        self.verbs.cut()
+
     # for the subclass ------------------------------------------------------------------------
 
     @property

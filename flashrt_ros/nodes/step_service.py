@@ -71,6 +71,10 @@ class StepService:
         self._link.close()
         self._is_linked = False
 
+    def cut(self) -> None:
+        """Fail the step in progress; from any thread."""
+        self._link.cut()
+
     def close(self) -> None:
         """End session and thread; idempotent."""
         self._jobs.put(None)

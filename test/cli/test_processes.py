@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flashrt_ros.cli.printer import Printer
 from flashrt_ros.cli.processes import Ended, Processes, ProcessSpec, child_environment
 
 POLITE = """
@@ -20,7 +22,7 @@ print('down', flush=True)
 """
 STUBBORN = """
 import signal, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print('up', flush=True)
 while True: time.sleep(1)
 """
@@ -45,16 +47,16 @@ class Console:
             ), self.lines
 
 
-def python(name: str, code: str, stop_signal: signal.Signals = signal.SIGINT) -> ProcessSpec:
+def python(name: str, code: str) -> ProcessSpec:
     # Blocked from the start, so that a signal before sigwait is not lost.
     block = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
-    return ProcessSpec(name, (sys.executable, "-c", block + code), stop_signal)
+    return ProcessSpec(name, (sys.executable, "-c", block + code))
 
 
 def test_output_is_prefixed_and_the_first_child_ends_last() -> None:
     console = Console()
     with Processes(console) as processes:
-        processes.start([python("engine", POLITE, signal.SIGTERM), python("node", POLITE)])
+        processes.start([python("engine", POLITE), python("node", POLITE)])
         console.wait_for("[engine] up", "[node  ] up")
         assert processes.stop() == ()
     assert console.lines.index("[engine] down") == len(console.lines) - 1
@@ -101,16 +103,18 @@ def process_state(process_id: int) -> str:
         return ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_wait(number: signal.Signals) -> None:
     console = Console()
+    outside = signal.getsignal(number)
     with Processes(console) as processes:
         processes.start([python("engine", POLITE)])
         console.wait_for("[engine] up")
         before = signal.getsignal(number)
-        threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        os.kill(os.getpid(), number)
         assert processes.wait() is None
         assert signal.getsignal(number) is before
+    assert signal.getsignal(number) is outside
 
 
 def test_children_end_with_a_launcher_that_is_killed() -> None:
@@ -142,6 +146,139 @@ def test_stop_twice_does_nothing_more() -> None:
     processes.start([python("engine", POLITE)])
     processes.stop()
     assert processes.stop() == ()
+
+
+def noisy(tmp_path: Path) -> tuple[ProcessSpec, Path]:
+    """Return a child that prints more than a pipe holds, and the fifo it writes to after that."""
+    fifo = tmp_path / "done"
+    os.mkfifo(fifo)
+    code = (
+        "import os, signal\n"
+        "for n in range(500): os.write(1, b'%d ' % n + b'x' * 1000 + b'\\n')\n"
+        f"open({str(fifo)!r}, 'w').write('.')\n"
+        "signal.pause()\n"
+    )
+    return ProcessSpec("node", (sys.executable, "-c", code)), fifo
+
+
+def wait_for_byte(fifo: Path) -> None:
+    """Wait until a fifo is written to."""
+    descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        assert poll.poll(60_000), "the child waits to print"
+    finally:
+        os.close(descriptor)
+
+
+def test_a_reader_that_pauses_stops_neither_a_child_nor_the_stop(tmp_path: Path) -> None:
+    is_over = threading.Event()
+    spec, fifo = noisy(tmp_path)
+
+    def emit(line: str) -> None:
+        is_over.wait(60)
+
+    with Processes(emit) as processes:
+        processes.start([spec])
+        wait_for_byte(fifo)
+        assert processes.stop() == ()
+        assert not is_over.is_set()
+    is_over.set()
+
+
+def test_a_reader_that_has_gone_is_not_missed(tmp_path: Path) -> None:
+    spec, fifo = noisy(tmp_path)
+
+    def emit(line: str) -> None:
+        raise BrokenPipeError
+
+    with Processes(emit) as processes:
+        processes.start([spec])
+        wait_for_byte(fifo)
+        assert processes.ended() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_during_a_stop_do_nothing(number: signal.Signals) -> None:
+    def emit(line: str) -> None:
+        is_up.set()
+        if line.endswith("stopping"):
+            os.kill(os.getpid(), number)  # the main thread is in stop() now
+            is_sent.set()
+
+    code = (
+        "import os, signal\n"
+        "def leave(*_): os.write(1, b'stopping\\n'); signal.sigwait([signal.SIGUSR1])\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "print('up', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    is_sent = threading.Event()
+    is_up = threading.Event()
+    processes = Processes(emit)
+    before = signal.getsignal(number)
+    processes.start([ProcessSpec("engine", (sys.executable, "-c", code))])
+    assert is_up.wait(60)
+    assert processes.stop() == ("engine",)
+    assert is_sent.is_set()
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_during_the_start_comes_when_every_child_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: list[int] = []
+    popen = subprocess.Popen
+
+    def start(*words: Any, **options: Any) -> Any:
+        child = popen(*words, **options)
+        signal.raise_signal(signal.SIGINT)
+        return child
+
+    def heard(number: int, frame: object) -> None:
+        known.append(len(processes.pids))
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    processes = Processes(Console())
+    before = signal.signal(signal.SIGINT, heard)
+    try:
+        processes.start([python("engine", POLITE), python("node", POLITE)])
+    finally:
+        signal.signal(signal.SIGINT, before)
+        processes.stop()
+    assert known == [2]
+
+
+def test_a_child_that_is_stopped_while_it_starts_says_nothing() -> None:
+    console = Console()
+    code = "import sys, time\nprint('importing', flush=True)\ntime.sleep(600)\n"
+    with Processes(console) as processes:
+        processes.start([ProcessSpec("node", (sys.executable, "-c", code))])
+        console.wait_for("[node] importing")
+        os.kill(processes.pids["node"], signal.SIGINT)  # as somebody else would
+        assert processes.stop() == ()
+    assert console.lines == ["[node] importing"]
+
+
+def test_dropped_lines_are_counted() -> None:
+    lines: list[str] = []
+    is_held, may_go = threading.Event(), threading.Event()
+
+    def emit(line: str) -> None:
+        is_held.set()
+        assert may_go.wait(60)
+        lines.append(line)
+
+    printer = Printer(emit, capacity=3)
+    printer.put("0")
+    assert is_held.wait(60)
+    for number in range(1, 6):
+        printer.put(str(number))
+    may_go.set()
+    printer.close(60)
+    assert lines == ["0", "2 lines were dropped, because nobody read them", "3", "4", "5"]
 
 
 def test_the_environment_spares_children_a_second_start() -> None:

@@ -187,6 +187,32 @@ def test_a_reader_that_pauses_stops_neither_a_child_nor_the_stop(tmp_path: Path)
     is_over.set()
 
 
+def test_a_process_ends_well_under_a_reader_that_pauses(tmp_path: Path) -> None:
+    spec, fifo = noisy(tmp_path)
+    code = (
+        "from flashrt_ros.cli.printer import write_line\n"
+        "from flashrt_ros.cli.processes import Processes, ProcessSpec\n"
+        "with Processes(lambda line: write_line(1, line)) as processes:\n"
+        f"    processes.start([ProcessSpec('node', {spec.argv!r})])\n"
+        "    processes.wait()\n"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=child_environment(),
+    )
+    wait_for_byte(fifo)
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(60) == 0
+    assert launcher.stdout is not None
+    assert launcher.stderr is not None
+    assert launcher.stderr.read() == b""
+    assert launcher.stdout.read().count(b"\n") < 500  # so that it did wait for its reader
+    launcher.stdout.close()
+    launcher.stderr.close()
+
+
 def test_a_reader_that_has_gone_is_not_missed(tmp_path: Path) -> None:
     spec, fifo = noisy(tmp_path)
 

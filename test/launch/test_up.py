@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +46,8 @@ def children_of(process_id: int) -> dict[str, int]:
     text = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
     for child in map(int, text.split()):
         words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
-        found[words[words.index("-m") + 1]] = child
+        if "-m" in words:  # else it is between fork and exec
+            found[words[words.index("-m") + 1]] = child
     return found
 
 
@@ -65,7 +69,7 @@ def test_a_node_that_looks_for_another_engine_is_refused(tmp_path: Path) -> None
         process_specs(load(file), tmp_path, namespace="", with_sim=False, autostart=True)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_up_starts_everything_and_a_signal_ends_everything(
     fresh_bench: Bench, fresh_peer: Peer, config: Path, stop: signal.Signals
 ) -> None:
@@ -84,6 +88,97 @@ def test_up_starts_everything_and_a_signal_ends_everything(
         with pytest.raises(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, 0)
         os.close(descriptor)
+
+
+def test_more_signals_change_nothing(fresh_bench: Bench, fresh_peer: Peer, config: Path) -> None:
+    pytest.importorskip("rclpy")
+    launcher = up(fresh_bench, "--config", str(config))
+    fresh_peer.until(lambda: fresh_peer.state("policy_node") == "active")
+    fresh_peer.until(lambda: fresh_peer.state("planner_node") == "active")
+    launcher.process.send_signal(signal.SIGINT)
+    while launcher.process.poll() is None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            launcher.process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            launcher.process.wait(0.01)
+    assert launcher.wait() == 0, launcher.output
+    assert "Traceback" not in launcher.output
+
+
+def test_a_signal_while_children_start_ends_them_without_a_word(
+    fresh_bench: Bench, config: Path
+) -> None:
+    launcher = up(fresh_bench, "--config", str(config))
+    deadline = time.monotonic() + 60
+    while "flashrt_ros.nodes.planner_node" not in children_of(launcher.process.pid):
+        assert time.monotonic() < deadline
+    launcher.process.send_signal(signal.SIGINT)
+    assert launcher.wait() == 0, launcher.output
+    assert "Traceback" not in launcher.output
+    assert "KeyboardInterrupt" not in launcher.output
+
+
+def test_a_hung_engine_keeps_nobody_from_the_safety_action(
+    fresh_bench: Bench, fresh_peer: Peer, tmp_path: Path
+) -> None:
+    pytest.importorskip("rclpy")
+    from std_msgs.msg import Float64MultiArray
+
+    from flashrt_ros.msg import ExecutionEvent
+
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG.replace("status_period_s", "safety_action: zeros, status_period_s", 1))
+    launcher = up(fresh_bench, "--config", str(file))
+    fresh_peer.until(lambda: fresh_peer.state("policy_node") == "active")
+    commands = fresh_peer.listen(Float64MultiArray, "policy_node/commands")
+    events = fresh_peer.listen(ExecutionEvent, "policy_node/events")
+    node = fresh_peer.node
+    fresh_peer.until(lambda: node.count_publishers("policy_node/commands") > 0)
+    fresh_peer.until(lambda: node.count_publishers("policy_node/events") > 0)
+    engine = children_of(launcher.process.pid)["flashrt_ros.engine"]
+    os.kill(engine, signal.SIGSTOP)
+    launcher.process.send_signal(signal.SIGINT)
+    fresh_peer.until(lambda: launcher.process.poll() is not None, "the end")
+    fresh_peer.spin_some()
+    assert launcher.wait() == 1
+    assert "] engine" not in launcher.output
+    assert "engine did not end in time and is killed" in launcher.output
+    assert "node did not end in time" not in launcher.output
+    assert list(commands[-1].data) == [0.0, 0.0]
+    assert ExecutionEvent.SAFETY in [event.kind for event in events]
+
+
+def test_a_reader_that_goes_away_stops_nothing(
+    fresh_bench: Bench, fresh_peer: Peer, config: Path
+) -> None:
+    pytest.importorskip("rclpy")
+    read_end, write_end = os.pipe()
+    words = [sys.executable, "-m", "flashrt_ros.cli.main", "up", "--config", str(config)]
+    launcher = subprocess.Popen(
+        words, env=fresh_bench.environment, stdout=write_end, stderr=subprocess.PIPE
+    )
+    os.close(write_end)
+    try:
+        os.read(read_end, 1)
+        os.close(read_end)
+        fresh_peer.until(lambda: fresh_peer.state("policy_node") == "active")
+        fresh_peer.until(lambda: fresh_peer.state("planner_node") == "active")
+        launcher.send_signal(signal.SIGINT)
+        _, complaint = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()
+    assert launcher.returncode == 0
+    assert complaint == b""
+
+
+def test_a_node_that_can_not_start_itself_ends_the_rest(fresh_bench: Bench, tmp_path: Path) -> None:
+    pytest.importorskip("rclpy")
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG.replace("cameras: []", "cameras: [], joint_names: [x]"))
+    launcher = up(fresh_bench, "--config", str(file))
+    assert launcher.wait() == 1
+    assert "could not configure and activate itself" in launcher.output
+    assert "policy_node ended with exit code 3; stopping the rest" in launcher.output
 
 
 @pytest.mark.parametrize("module", ["flashrt_ros.nodes.policy_node", "flashrt_ros.engine"])
@@ -111,6 +206,15 @@ def test_a_bad_file_starts_nothing(
     launcher = up(fresh_bench, "--config", str(file))
     assert launcher.wait() == 1
     assert code in launcher.output
+    assert "ready" not in launcher.output
+
+
+@pytest.mark.parametrize("namespace", ["a b", "a//b", "9bad", "../..", "rob\u00f6t"])
+def test_a_bad_namespace_starts_nothing(fresh_bench: Bench, config: Path, namespace: str) -> None:
+    launcher = up(fresh_bench, "--config", str(config), "--namespace", namespace)
+    assert launcher.wait() == 1
+    assert "CONFIG" in launcher.output
+    assert "Traceback" not in launcher.output
     assert "ready" not in launcher.output
 
 

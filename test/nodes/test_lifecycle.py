@@ -262,6 +262,39 @@ def test_an_engine_that_stops_answering_counts_as_lost(bench: Bench, peer: Peer)
     peer.until(lambda: list(commands[-1].data) == MEASURED, "the measured position")
 
 
+@pytest.mark.parametrize(("action", "expected"), [("hold", MEASURED), ("zeros", [0.0, 0.0])])
+def test_a_signal_while_the_engine_hangs_leads_to_the_safety_action(
+    bench: Bench, peer: Peer, action: str, expected: list[float]
+) -> None:
+    engine = bench.engine()
+    node = bench.policy(safety_action=action, request_timeout_s=600)
+    driver = Driver(peer)
+    commands = peer.listen(Float64MultiArray, "policy_node/commands")
+    events = peer.listen(ExecutionEvent, "policy_node/events")
+    peer.bring_up("policy_node")
+    driver.give_goal("policy_node")
+    peer.until(lambda: len(commands) > 10, "commands")
+    engine.process.send_signal(signal.SIGSTOP)
+    # Services wait for the engine now, as does whatever writes observations.
+    peer.send(Trigger, "policy_node/reset", Trigger.Request())
+    node.process.send_signal(signal.SIGTERM)
+    peer.until(lambda: [e for e in events if e.kind == ExecutionEvent.SAFETY], "an event")
+    peer.until(lambda: list(commands[-1].data) == expected, "the safety action")
+    peer.until(lambda: node.process.poll() is not None, "the end of the node")
+    assert node.wait() == 0, node.output
+    assert "Traceback" not in node.output
+    assert "did not return" not in node.output
+    assert len([e for e in events if e.kind == ExecutionEvent.SAFETY]) == 1
+
+
+def test_a_node_that_can_not_start_itself_ends(bench: Bench) -> None:
+    bench.engine()
+    node = bench.policy(env_index=5, autostart=True)
+    assert node.wait() == 3, node.output
+    assert "UNKNOWN_ENVIRONMENT" in node.output
+    assert "could not configure and activate itself" in node.output
+
+
 def test_sessions_leave_nothing_behind(bench: Bench, peer: Peer) -> None:
     bench.engine()
     node = bench.policy()
@@ -317,7 +350,7 @@ def test_qos_overrides_reach_the_sensor_subscriptions(
     assert found[0].qos_profile.reliability == ReliabilityPolicy.RELIABLE
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("state", ["unconfigured", "configuring", "active"])
 def test_a_signal_ends_the_node_in_every_state(
     bench: Bench, peer: Peer, stop: signal.Signals, state: str

@@ -13,6 +13,7 @@ from flashrt_ros.errors import (
 )
 from flashrt_ros.nodes.configuration import default_config_path, engine_name, full_namespace, load
 from flashrt_ros.nodes.declarations import POLICY, SECTIONS
+from flashrt_ros.nodes.names import check_namespace
 from flashrt_ros.nodes.parameters import check_values
 
 YAML = Path(__file__).resolve().parents[2] / "config" / "flashrt.yaml"
@@ -169,6 +170,12 @@ def test_qos_overrides_reach_the_nodes(tmp_path: Path) -> None:
         ("/**/engine:\n  ros__parameters:\n    device: tpu\n", ParameterRangeError),
         ("/**:\n  ros__parameters:\n    use_sim_time: 1\n", ParameterTypeError),
         ("policy_node:\n  rate_hz: 1\n", ConfigError),
+        ('/**/policy_node:\n  ros__parameters:\n    transforms: ["a b 1 2"]\n', ConfigError),
+        ('/**/planner_node:\n  ros__parameters:\n    transforms: ["a"]\n', ConfigError),
+        ("/**/policy_node:\n  ros__parameters:\n    env_index: 1\n", ConfigError),
+        ('/**/policy_node:\n  ros__parameters:\n    cameras: ["a b"]\n', ConfigError),
+        ("/**/policy_node:\n  ros__parameters:\n    camera_fields: [a, b]\n", ConfigError),
+        ("/**/sim:\n  ros__parameters:\n    joint_names: [x]\n", ConfigError),
         ("- a\n", ConfigError),
         ("a: [\n", ConfigError),
     ],
@@ -178,6 +185,29 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, error: type[Exception]
     file.write_text(text)
     with pytest.raises(error):
         load(file)
+
+
+def test_two_values_for_one_parameter_are_refused_with_both_sections(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    text = "/robot1/policy_node:\n  ros__parameters: {rate_hz: 10.0, engine: one}\n"
+    file.write_text(text + "/robot2/policy_node:\n  ros__parameters: {rate_hz: 20.0}\n")
+    with pytest.raises(ConfigError, match=r"/robot1/policy_node.*/robot2/policy_node"):
+        load(file)
+    file.write_text(text + "/robot2/policy_node:\n  ros__parameters: {rate_hz: 10.0}\n")
+    assert load(file).nodes["policy_node"]["engine"] == "one"
+
+
+@pytest.mark.parametrize("namespace", ["", "/", "robot1", "/robot1", "robot1/", "/a/_b/C3", "a__b"])
+def test_a_namespace_that_ros_takes(namespace: str) -> None:
+    check_namespace(namespace)
+
+
+@pytest.mark.parametrize(
+    "namespace", ["a b", "a//b", "//a", "9bad", "a/9", "../..", "rob\u00f6t", "a\n", "~", "a" * 300]
+)
+def test_a_namespace_that_ros_refuses(namespace: str) -> None:
+    with pytest.raises(ConfigError, match="namespace"):
+        check_namespace(namespace)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -28,5 +28,5 @@ def check_namespace(namespace: str) -> None:
 
 
 def is_topic(name: str) -> bool:
-    """Say whether ROS takes the name of a topic; substitutions in braces are not looked at."""
+    """Say whether ROS takes the name of a topic; one with substitutions in braces is refused."""
     return _TOPIC.fullmatch(name) is not None

@@ -86,7 +86,7 @@ def test_the_packaged_file_has_what_the_demo_needs() -> None:
 
 
 @needs_robot
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_everything(number: signal.Signals, tmp_path: Path) -> None:
     token = secrets.token_hex(8)
     with subprocess.Popen(

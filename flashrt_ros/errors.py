@@ -51,7 +51,7 @@ class FlashrtError(Exception):
 
 
 class SpecError(FlashrtError):
-    """A buffer, channel, plan or layout declaration is inconsistent."""
+    """A declaration, or a request's arguments, contradict each other."""
 
     code = 100
     name = "SPEC"
@@ -390,7 +390,7 @@ class FrameError(FlashrtError):
 
 
 class GoalExpiredError(FlashrtError):
-    """A goal is older than its lifetime."""
+    """A goal is older than its lifetime, or not newer than its planner's last."""
 
     code = 404
     name = "GOAL_EXPIRED"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from flashrt_ros.cli.processes import Processes, ProcessSpec, child_environment
 from flashrt_ros.cli.up import process_specs
 from flashrt_ros.errors import ConfigError
+from flashrt_ros.nodes.commands import python_module
 from flashrt_ros.nodes.configuration import Configuration, default_config_path, load
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def hire(
 ) -> Crew:
     """Start engine, nodes and robot as ``up`` does, and the planner process beside them."""
     specs = process_specs(configuration, folder, namespace="", with_sim=True, autostart=True)
-    planner = (sys.executable, "-m", "flashrt_ros.demo.planner_process")
+    planner = python_module("flashrt_ros.demo.planner_process")
     processes = Processes(emit, environment={**child_environment(), **variables})
     try:
         processes.start([*specs, ProcessSpec(PLANNER, planner)])

@@ -14,6 +14,7 @@ from flashrt_ros.cli.printer import write_line
 from flashrt_ros.cli.processes import Processes, ProcessSpec
 from flashrt_ros.cli.signals import STOP_SIGNALS
 from flashrt_ros.errors import ConfigError
+from flashrt_ros.nodes.commands import python_module
 from flashrt_ros.nodes.configuration import Configuration, engine_name, load
 from flashrt_ros.nodes.folders import run_folder
 from flashrt_ros.nodes.names import check_namespace
@@ -103,7 +104,7 @@ def process_specs(
         file.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
         rules = [f"__ns:=/{namespace.strip('/')}", *REMAPPINGS.get(name, ())]
         words = [word for rule in rules for word in ("-r", rule)]
-        command = (sys.executable, "-m", module, "--ros-args", *words)
+        command = python_module(module, "--ros-args", *words)
         specs.append(ProcessSpec(name, (*command, "--params-file", str(file))))
     return tuple(specs)
 
@@ -129,7 +130,7 @@ def engine_command(configuration: Configuration, folder: Path, namespace: str) -
             )
     file = folder / "engine.json"
     file.write_bytes(msgspec.json.encode(engine))
-    return (sys.executable, "-m", "flashrt_ros.engine", "--config", str(file))
+    return python_module("flashrt_ros.engine", "--config", str(file))
 
 
 def node_parameters(configuration: Configuration, name: str, autostart: bool) -> dict[str, Value]:

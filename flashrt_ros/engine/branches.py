@@ -64,6 +64,7 @@ class Branches:
                 lane=lane,
                 position=capsule.position,
                 parent=capsule.id,
+                brought_back=capsule.id,
                 source=capsule,
             )
             self._next_branch += 1
@@ -101,7 +102,7 @@ class Branches:
         env.generation += 1
         old = env.lane
         env.lane, env.position = chosen.lane, chosen.position
-        env.parent = chosen.parent
+        env.parent, env.brought_back = chosen.parent, chosen.brought_back
         env.last_reset = None
         core.latches.raise_goal_barrier(env)
         core.latches.share_goal(chosen, env)

@@ -212,9 +212,9 @@ class Calls(abc.ABC):
 
     def reset(
         self,
+        capsule: str = "home",
         *,
         env_index: int = 0,
-        capsule: str = "home",
         seed: int | None = None,
         keep_goal: bool = False,
         episode_id: str = "",

@@ -90,6 +90,7 @@ class Core:
             goal_stamp_ns=origin.goal_stamp_ns,
             observation_sequence=origin.observation_sequence,
             observation_stamp_ns=origin.observation_stamp_ns,
+            capsule_id=timeline.brought_back,
         )
 
     def output(

@@ -90,7 +90,7 @@ class Moves:
             core.pool.retire(env.lane, core.clock_ns() + delay_ns)
             env.lane = standby
         env.position = capsule.position
-        env.parent = capsule.id
+        env.parent = env.brought_back = capsule.id
         env.last_reset = None
         return "copy" if standby is None else "flip"
 

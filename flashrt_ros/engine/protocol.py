@@ -89,7 +89,8 @@ class Provenance(msgspec.Struct, array_like=True, frozen=True):
     ``sequence`` counts outputs of the engine and only grows. ``goal_sequence`` and
     ``observation_sequence`` are the engine's numbers of the commits consumed (0 for
     none), ``goal_source_sequence`` the number the writer gave, the stamps the writers'
-    own. ``latched_tick`` is the tick at which the plan latched.
+    own. ``latched_tick`` is the tick at which the plan latched. ``capsule_id`` names the
+    capsule that a verb last put under the timeline, "" for none.
     """
 
     engine_epoch: int

@@ -186,7 +186,7 @@ class Ticks:
         waiting = self.lacks(job)
         newest = self._core.latches.newest_stamp_ns(env, ChannelRole.OBSERVATION)
         return StepTimeoutError(
-            f"a step of environment {env.env_index} did not start in time",
+            f"a step of {job.timeline.title} did not start in time",
             expected=f"{waiting}"
             if waiting
             else f"an observation of {job.min_stamp_ns} ns or later",

@@ -39,6 +39,8 @@ class Timeline:
         lane: Where its buffers are; a flip replaces it.
         position: Host copy of the counters in STATE.
         parent: Id of the capsule its state descends from, "" for none.
+        brought_back: Id of the capsule that a verb last put under it, "" for none; it
+            may have been dropped since.
         latched: What it reads, by channel; absent before the first latch.
     """
 
@@ -47,7 +49,14 @@ class Timeline:
     lane: Lane
     position: Position = field(default_factory=Position)
     parent: str = ""
+    brought_back: str = ""
     latched: dict[str, Latched] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Name it in a message."""
+        branch = "" if self.branch == ENVIRONMENT else f"branch {self.branch} of "
+        return f"{branch}environment {self.env_index}"
 
 
 @dataclass(slots=True)

@@ -144,7 +144,7 @@ class Verbs:
             if not 1 <= request.boundaries <= len(earlier):
                 raise NoBoundaryError(
                     f"environment {env.env_index} can't go back {request.boundaries} boundaries",
-                    expected=f"1 to {len(earlier)}" if earlier else "no earlier one is kept",
+                    expected=f"1 to {len(earlier)}" if earlier else "0, as no earlier one is kept",
                     found=request.boundaries,
                     fix="restore a capsule, or raise rollback_depth",
                 )

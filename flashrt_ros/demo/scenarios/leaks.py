@@ -16,6 +16,7 @@ from flashrt_ros.demo.scene import Scene
 from flashrt_ros.demo.stage import Stage
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.nodes.commands import python_module
 
 NUM_CLIENTS = 200
 """Clients of the engine and of the nodes together."""
@@ -93,7 +94,7 @@ def check_processes(scene: Scene) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     with subprocess.Popen(command, env={**os.environ, **stage.marks}) as child:
         try:
-            still = _left(stage, timeout_s=0.0)
+            still = _appeared(stage, child.pid)
         finally:
             child.kill()
     scene.report.control(
@@ -120,7 +121,7 @@ def has_ended_well(left: Sequence[int], killed: Sequence[str]) -> bool:
 def _die(scene: Scene, count: int) -> None:
     """Start clients as processes, and kill each while it holds a loan; a ring for each."""
     stage = scene.stage
-    command = [sys.executable, "-m", "flashrt_ros.demo.doomed_client", stage.engine]
+    command = python_module("flashrt_ros.demo.doomed_client", stage.engine)
     environment = {**os.environ, **stage.marks}
     for first in range(0, count, _AT_ONCE):
         children = [
@@ -187,6 +188,17 @@ def _more(now: Mapping[str, Holdings], before: Mapping[str, Holdings]) -> Holdin
 
 def _is_clean(more: Holdings) -> bool:
     return more.num_fds == 0 and more.num_mappings == 0
+
+
+def _appeared(stage: Stage, pid: int) -> list[int]:
+    """Return the demo's processes once one of them shows.
+
+    A child's environment can be read only a moment after ``Popen`` has returned.
+    """
+    deadline = time.monotonic() + _END_S
+    while pid not in (left := stage.processes) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return left
 
 
 def _left(stage: Stage, timeout_s: float = _END_S) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -15,6 +14,7 @@ from flashrt_ros.demo.scene import Scene
 from flashrt_ros.demo.trace import Point
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.nodes.commands import python_module
 
 TORN_S = 2.5
 """How long the fast writer commits, s."""
@@ -76,7 +76,7 @@ def check_torn(scene: Scene) -> None:
     """
     client, report = scene.stage.client, scene.report
     before = client.inspect()
-    command = [sys.executable, "-m", "flashrt_ros.demo.fast_writer", scene.stage.engine]
+    command = python_module("flashrt_ros.demo.fast_writer", scene.stage.engine)
     environment = {**os.environ, **scene.stage.marks}
     with subprocess.Popen(
         [*command, str(TORN_S)], stdout=subprocess.PIPE, text=True, env=environment

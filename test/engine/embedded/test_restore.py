@@ -215,3 +215,15 @@ def test_a_replaced_home_is_what_resets_restore(rig: Any) -> None:
     rig.settle()
     assert rig.reset().path == "flip"
     assert rig.state() == state
+
+
+def test_outputs_name_the_capsule_last_brought_back(rig: Any) -> None:
+    assert rig.step(1).actions[0].provenance.capsule_id == ""
+    capsule = rig.snapshot("here")
+    assert rig.step(1).actions[0].provenance.capsule_id == ""
+    rig.restore("here")
+    rig.observe(0.1, 0.1)
+    assert rig.step(6).actions[-1].provenance.capsule_id == capsule.id
+    (branch,) = rig.fork("home", count=1).branches
+    home = rig.engine.core.store.get("home").id
+    assert rig.step(1, branch=branch).actions[0].provenance.capsule_id == home

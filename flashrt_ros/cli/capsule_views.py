@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from flashrt_ros.cli.consoles import make_console
 from flashrt_ros.engine.protocol import CapsuleInfo
 
 AUTOMATIC = "automatic="
@@ -40,7 +41,7 @@ class Answer:
         if as_json:
             print(msgspec.json.format(msgspec.json.encode(self.plain), indent=2).decode())
         else:
-            Console().print(self.shown)
+            make_console().print(self.shown)
 
 
 def facts(rows: Mapping[str, str]) -> RenderableType:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 import flashrt_ros
+from flashrt_ros.cli.consoles import make_console
 from flashrt_ros.cli.doctor_engines import check_engines
 from flashrt_ros.cli.doctor_machine import check_kernel, check_limits, check_machine
 from flashrt_ros.cli.doctor_software import check_ros, check_software
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(to_json(rows))
     else:
-        show(rows, Console())
+        show(rows, make_console())
     return 1 if any(row.status is Status.FAIL for row in rows) else 0
 
 
@@ -82,7 +83,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
     for row in troubled:
         style = _STYLES[row.status]
         console.print(Text.assemble("\n", (row.status.value, style), f" {row.name}: {row.problem}"))
-        console.print(Padding(Text(f"→ {row.fix}"), (0, 0, 0, 5)))
+        console.print(Padding.indent(Text(f"→ {row.fix}"), 5))
     counts = {status: sum(row.status is status for row in rows) for status in Status}
     console.print(
         f"\n{counts[Status.OK]} ok, {counts[Status.WARN]} warnings, {counts[Status.FAIL]} failures"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from flashrt_ros.cli.consoles import make_console
 from flashrt_ros.models.registry import MODELS, create
 from flashrt_ros.proof.prove import prove
 from flashrt_ros.proof.report import QUESTIONS, CheckName, Proof, Verdict
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         0 if the declared state is the whole state, 1 if not.
     """
-    console = Console()
+    console = make_console()
     with console.status("") as status:
 
         def on_check(check: CheckName) -> None:
@@ -65,7 +66,7 @@ def shown(proof: Proof) -> RenderableType:
         parts += [Text(), _buffers(proof)]
     for finding in proof.findings:
         head = Text.assemble("\n", (finding.subject, "bold red"), f" ({finding.check.value})")
-        parts += [head, Padding(Text(finding.message), (0, 0, 0, 5))]
+        parts += [head, Padding.indent(Text(finding.message), 5)]
     parts += [Text(), _verdict(proof)]
     return Group(*parts)
 

@@ -79,6 +79,17 @@ def test_a_troubled_row_says_what_to_do() -> None:
     assert "1 ok, 1 warnings, 0 failures" in shown
 
 
+def test_a_row_stays_on_its_line_where_there_is_no_terminal(
+    flashrt: Flashrt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = "word " * 60 + "end"
+    long = Row("topic", "name", Status.WARN, found, found, found)
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: [long],))
+    _, out, _ = flashrt("doctor")
+    assert sum(found in line for line in out.splitlines()) == 3
+    assert max(map(len, out.splitlines())) < 2 * len(found)  # not padded either
+
+
 # software ------------------------------------------------------------------------------------
 
 

@@ -211,7 +211,7 @@ def _timeline(axes: Axes, traces: Sequence[EpisodeTrace]) -> None:
         for moment in trace.moments:
             at = float(np.interp(moment.time_s, times, left))
             if moment.kind == "reset":
-                axes.axvline(moment.time_s, color=FAINT, lw=0.6, ls=(0, (1, 2)), zorder=1)
+                axes.axvline(moment.time_s, color=FAINT, lw=0.9, ls=(0, (1, 3)), zorder=1)
                 continue
             if moment.kind == "select":
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from collections import deque
@@ -26,6 +27,8 @@ _SAID = 64
 _FACTS_COLUMNS = 68
 _STATUS_LINES = 8
 _LEAST_SAID = 4
+_TIME_COLUMNS = 9
+_PANEL_COLUMNS = 4
 
 
 class Status(Protocol):
@@ -152,14 +155,20 @@ def render(board: Board, width: int, height: int) -> RenderableType:
     root = Layout()
     map_columns = max(24, min(2 * (height - 4), 72, width - _FACTS_COLUMNS)) // 2 * 2
     root.split_row(
-        Layout(_map_panel(board, map_columns), name="map", size=map_columns + 4),
+        Layout(_map_panel(board, map_columns), name="map", size=map_columns + _PANEL_COLUMNS),
         Layout(name="facts"),
     )
+    facts_columns = width - map_columns - _PANEL_COLUMNS
     num_checks = len([entry for entry in board.entries if isinstance(entry, Check)])
     num_checks = max(0, min(num_checks, height - _STATUS_LINES - _LEAST_SAID - 5))
     root["facts"].split_column(
         Layout(_status_panel(board), name="status", size=_STATUS_LINES),
-        Layout(_said_panel(board, height - _STATUS_LINES - num_checks - 5), name="said"),
+        Layout(
+            _said_panel(
+                board, height - _STATUS_LINES - num_checks - 5, facts_columns - _PANEL_COLUMNS
+            ),
+            name="said",
+        ),
         Layout(_checks_panel(board, num_checks), name="checks", size=num_checks + 3),
     )
     return root
@@ -251,8 +260,14 @@ def _status_panel(board: Board) -> RenderableType:
     )
 
 
-def _said_panel(board: Board, count: int) -> RenderableType:
-    lines = [f"[dim]{when:6.1f}s[/dim]  {escape(text)}" for when, text in list(board.said)[-count:]]
+def _said_panel(board: Board, count: int, columns: int) -> RenderableType:
+    lines: list[str] = []
+    for when, said in list(board.said)[-count:]:
+        # figures stand at the end of a line, so that none may be cut
+        first, *rest = textwrap.wrap(said, max(1, columns - _TIME_COLUMNS)) or [""]
+        lines.append(f"[dim]{when:6.1f}s[/dim]  {escape(first)}")
+        lines.extend(" " * _TIME_COLUMNS + escape(part) for part in rest)
+    lines = lines[-count:]
     text = Text.from_markup("\n".join(lines), overflow="ellipsis")
     text.no_wrap = True
     return Panel(text, title="what just happened", border_style="dim")

@@ -88,6 +88,17 @@ def test_the_table_shows_what_is_asked_of_it(trace: EpisodeTrace) -> None:
         assert words in text
 
 
+def test_what_was_said_is_wrapped_not_cut(trace: EpisodeTrace) -> None:
+    shown = board(trace)
+    said = "interrupt between plans: first action under the new goal after 1 tick, 23 ms"
+    shown.said.append((2.0, said))
+    text = printed(render(shown, 120, 36))
+    assert "…" not in text.split("checks")[0]
+    for word in said.split():
+        assert word in text
+    assert "1 tick, 23 ms" in text
+
+
 def test_the_table_can_be_drawn_before_anything_is_known() -> None:
     assert "waiting for the robot" in printed(render(Board(), 100, 30))
 

@@ -163,8 +163,9 @@ class EpisodeRun:
             num_stray=under_goal.made.tick - action.made.tick + under_goal.num_missed,
             plain_ms=plain_ms,
         )
+        place = "between plans" if reply.boundary < 0 else f"at plan node {reply.boundary}"
         scene.view.say(
-            f"interrupt at plan node {reply.boundary}: first action under the new goal after "
+            f"interrupt {place}: first action under the new goal after "
             f"{seen.latency_ticks} tick, {seen.latency_ms:.0f} ms"
         )
         until = self.judge.ticks + DETOUR_TICKS

@@ -175,7 +175,9 @@ def map_observation(
             f"the observation of model '{model.name}' is not filled field by field",
             expected=", ".join(f"{f.name} ({f.dtype}{list(f.shape)})" for f in fields.values()),
             found=", ".join(used) or "no source",
-            fix="set cameras, camera_fields and joint_field",
+            fix="set cameras, camera_fields and joint_field"
+            if images
+            else 'set cameras: [""], as the model has no image field, and joint_field',
         )
     names = tuple(joint_names) or model.joint_names
     if joint and int(np.prod(fields[joint].shape)) != len(names):

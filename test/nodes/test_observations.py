@@ -163,6 +163,11 @@ class TestMap:
         with pytest.raises(ConfigError):
             mapped(IMAGE, AGENT, **changes)
 
+    def test_who_has_no_image_field_is_told_how_to_name_no_camera(self) -> None:
+        with pytest.raises(ConfigError, match=r'cameras: \[""\]'):
+            mapped(AGENT)
+        assert mapped(AGENT, cameras=[])
+
     def test_a_model_without_observations_is_refused(self) -> None:
         with pytest.raises(UnknownChannelError):
             map_observation(

@@ -25,6 +25,7 @@ from flashrt_ros.errors import (
     FlashrtError,
     NonFiniteError,
     PayloadShapeError,
+    SpecError,
     UnknownEnvironmentError,
 )
 from flashrt_ros.nodes.conversions import ns_to_stamp
@@ -105,7 +106,10 @@ class SimNode(Node):
         serve(self, ResetSimulator, "~/reset", self._reset)
         serve(self, SetBool, "~/pause", self._pause)
         self._begun = self._begin(settings.integer("seed"), "")
-        self.create_timer(1.0 / settings.number("rate_hz"), self._tick)
+        rate_hz = settings.number("rate_hz")
+        self.create_timer(1.0 / rate_hz, self._tick)
+        pace = "a tick for each command" if self._is_lockstep else f"{rate_hz:g} Hz"
+        self._log.info(f"publishing: seed {self._begun.seed}, {pace}")
 
     def close(self) -> None:
         """Free the simulator; idempotent."""
@@ -203,9 +207,17 @@ class SimNode(Node):
                 expected="0",
                 found=request.env_index,
             )
-        if not request.episode_id or request.episode_id != self._begun.episode_id:
-            seed = request.seed if request.has_seed else self._begun.seed + 1
+        last = self._begun
+        if not request.episode_id or request.episode_id != last.episode_id:
+            seed = request.seed if request.has_seed else last.seed + 1
             self._begun = self._begin(int(seed), request.episode_id)
+        elif request.has_seed and request.seed != last.seed:
+            raise SpecError(
+                f"episode '{last.episode_id}' was reset already, with another seed",
+                expected=last.seed,
+                found=request.seed,
+                fix="give a new episode an id of its own",
+            )
         response.seed = self._begun.seed
         response.stamp = ns_to_stamp(self._begun.stamp_ns)
 

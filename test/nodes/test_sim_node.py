@@ -122,6 +122,19 @@ def test_a_repeated_episode_id_begins_nothing(lockstep: Table) -> None:
     assert stamp_to_ns(other.stamp) > stamp_to_ns(first.stamp)
 
 
+def test_a_repeated_episode_id_with_another_seed_is_refused(lockstep: Table) -> None:
+    first = lockstep.reset(1_000_003, "e3")
+    service = f"{lockstep.namespace}/sim/reset"
+    refused = lockstep.peer.call(
+        ResetSimulator, service, has_seed=True, seed=1_000_004, episode_id="e3"
+    )
+    assert not refused.success
+    assert refused.error_code == errors.SpecError.code
+    again = lockstep.peer.call(ResetSimulator, service, episode_id="e3")
+    assert again.stamp == first.stamp
+    assert again.seed == 1_000_003
+
+
 def test_the_plain_reset_says_seed_and_stamp(lockstep: Table) -> None:
     service = f"{lockstep.namespace}/sim/reset"
     reply = lockstep.peer.call(ResetSimulator, service, has_seed=True, seed=1_000_004)

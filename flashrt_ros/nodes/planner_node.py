@@ -99,6 +99,7 @@ class PlannerNode(SessionNode):
             assert self._checker is not None
             self._checker.forget()
             self._is_active = True
+        self.log.info("active")
 
     def deactivate(self) -> None:
         """Take no goal any more; returns after the one in progress."""

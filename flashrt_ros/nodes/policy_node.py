@@ -172,14 +172,13 @@ class PolicyNode(SessionNode):
         """
         env_index = self.settings.integer("env_index")
         settings = self.read_settings()
+        tick_source, rate_hz = settings.text("tick_source"), settings.number("rate_hz")
         self._is_acting = True
         self._fence.open()
         try:
             with self.verbs.use() as client:
                 moved = client.activate(
-                    env_index=env_index,
-                    tick_source=settings.text("tick_source"),
-                    rate_hz=settings.number("rate_hz"),
+                    env_index=env_index, tick_source=tick_source, rate_hz=rate_hz
                 )
         except FlashrtError:
             self._is_acting = False
@@ -187,6 +186,8 @@ class PolicyNode(SessionNode):
             raise
         self._fence.raise_to(env_index, moved.generation)
         self._publish_home()
+        pace = "stepped" if tick_source == "step" else f"ticking at {rate_hz:g} Hz"
+        self.log.info(f"active: {pace}")
 
     def deactivate(self) -> None:
         """Take the safety action, then let the engine stop ticking at a boundary.

@@ -27,7 +27,7 @@ from flashrt_ros.demo.scenarios import (
 )
 from flashrt_ros.demo.scenarios.episodes import run_episodes
 from flashrt_ros.demo.scene import Scene
-from flashrt_ros.demo.stage import Hire, Stage
+from flashrt_ros.demo.stage import Hire, InterruptedBySignal, Stage
 from flashrt_ros.demo.table import Board, LiveView, View, summary
 from flashrt_ros.demo.trace import Point
 from flashrt_ros.demo.waiting import ScenarioError
@@ -184,7 +184,7 @@ def _signals_interrupt(stage: Stage) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         stage.is_interrupted = True
-        raise KeyboardInterrupt
+        raise InterruptedBySignal
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

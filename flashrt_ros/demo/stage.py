@@ -62,6 +62,15 @@ environment variables.
 """
 
 
+class InterruptedBySignal(KeyboardInterrupt):
+    """A signal asked for an end.
+
+    A class of its own: once a plain ``KeyboardInterrupt`` has left a string that was run by
+    ``exec``, as dataclasses do when they are made, CPython ends the process by SIGINT,
+    whoever caught it.
+    """
+
+
 class Stage:
     """Everything the demo drives, up and active between enter and exit.
 
@@ -137,7 +146,7 @@ class Stage:
             KeyboardInterrupt: A signal came.
         """
         if self.is_interrupted:
-            raise KeyboardInterrupt
+            raise InterruptedBySignal
 
     def require_alive(self) -> None:
         """Return while every process is there and nobody has asked for an end.

@@ -23,7 +23,7 @@ from flashrt_ros.nodes.goals import Goal, GoalChecker, goal_channel, only_field,
 from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.outputs import OutputReader
 from flashrt_ros.nodes.parameters import Settings
-from flashrt_ros.nodes.process import run_node
+from flashrt_ros.nodes.process import leave, run_node
 from flashrt_ros.nodes.reports import GOAL_QOS
 from flashrt_ros.nodes.session import SessionNode
 
@@ -241,4 +241,4 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -26,7 +26,7 @@ from flashrt_ros.nodes.observation_input import ObservationInput
 from flashrt_ros.nodes.observations import map_observation
 from flashrt_ros.nodes.outputs import OutputReader
 from flashrt_ros.nodes.parameters import Settings
-from flashrt_ros.nodes.process import run_node
+from flashrt_ros.nodes.process import leave, run_node
 from flashrt_ros.nodes.reports import COMMAND_QOS, EVENT_QOS, FACT_QOS
 from flashrt_ros.nodes.safety import SafetyAction
 from flashrt_ros.nodes.services import serve
@@ -343,4 +343,4 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

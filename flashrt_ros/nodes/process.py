@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import signal
 import sys
 import threading
@@ -9,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 import rclpy
 from rclpy.node import Node
@@ -25,6 +28,9 @@ BAD_CONFIGURATION = 2
 
 AUTOSTART_FAILED = 3
 """Exit code of a node that could not configure and activate itself as it was told to."""
+
+END_S = 10.0
+"""A node that has not left by then, s, shows where its threads stand and ends with code 1."""
 
 
 @contextmanager
@@ -84,10 +90,23 @@ def run_node(make: Callable[[], SessionNode], args: Sequence[str]) -> int:
         if node.settings.boolean("autostart"):
             node.begin(fail)
         stop.wait()
+        faulthandler.dump_traceback_later(END_S, exit=True)
         node.is_closing.set()
         node.retire()
         shut_down(spinners, node.close, (node, node.inputs), cut=node.cut)
+        faulthandler.cancel_dump_traceback_later()
     return AUTOSTART_FAILED if has_failed.is_set() else 0
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once, its nodes gone and its contexts shut down.
+
+    The middleware's own destructors, which run after Python's end, may wait without an
+    end for threads of theirs.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def shut_down(

@@ -32,7 +32,7 @@ from flashrt_ros.nodes.conversions import ns_to_stamp
 from flashrt_ros.nodes.declarations import SIM
 from flashrt_ros.nodes.messages import header
 from flashrt_ros.nodes.parameters import construct, declare, read
-from flashrt_ros.nodes.process import BAD_CONFIGURATION, shut_down, stop_signals
+from flashrt_ros.nodes.process import BAD_CONFIGURATION, leave, shut_down, stop_signals
 from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.spinning import Spinner
 from flashrt_ros.sim.episodes import Episode
@@ -247,4 +247,4 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

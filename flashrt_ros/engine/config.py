@@ -8,8 +8,6 @@ import msgspec
 
 from flashrt_ros.errors import ConfigError
 
-TickSource = Literal["timer", "step"]
-
 RANGES: dict[str, tuple[float, float]] = {
     "num_environments": (1, 64),
     "num_standby_lanes": (0, 64),

@@ -12,7 +12,7 @@ from flashrt_ros.demo.scene import Scene
 from flashrt_ros.demo.trace import EpisodeTrace
 from flashrt_ros.sim.episodes import HELD_OUT_SEEDS
 
-MAX_PERIODS = 3
+MAX_PERIODS = 2
 """Control periods from asking for an interrupt to the first action under its goal."""
 
 _EVERY = 5

@@ -41,6 +41,7 @@ class Position:
         noise_seed: Seed of the noise generator.
         noise_counter: Draws made so far.
         origin: Of the chunk in the queue.
+        num_positions: Positions used of the STATE buffer that grows.
     """
 
     tick: int = 0
@@ -49,6 +50,7 @@ class Position:
     noise_seed: int = 0
     noise_counter: int = 0
     origin: Origin = Origin()
+    num_positions: int = 0
 
     @property
     def queue_remaining(self) -> int:

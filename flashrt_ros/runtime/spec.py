@@ -77,6 +77,9 @@ class BufferSpec:
         inert: For STATE only: why ``prove`` may find that it changes nothing.
         feeds_noise: For STATE only: the noise generator draws from it, so that
             ``prove`` judges it by the noise it gives.
+        grows: For STATE only, once per layout: the first extent counts positions (of a
+            KV cache), filled from the front, so that a capsule copies the used rows only.
+            What lies past them must be finite and must not be read.
     """
 
     name: str
@@ -85,6 +88,7 @@ class BufferSpec:
     role: Role
     inert: Inert | None = None
     feeds_noise: bool = False
+    grows: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -101,9 +105,10 @@ class BufferSpec:
                 expected="one or more positive extents",
                 found=self.shape,
             )
-        if self.role is not Role.STATE and (self.inert is not None or self.feeds_noise):
+        is_marked = self.inert is not None or self.feeds_noise or self.grows
+        if self.role is not Role.STATE and is_marked:
             raise SpecError(
-                f"buffer '{self.name}' is marked inert or feeds_noise but is no STATE",
+                f"buffer '{self.name}' is marked inert, feeds_noise or grows but is no STATE",
                 expected=Role.STATE.name,
                 found=self.role.name,
             )
@@ -132,26 +137,37 @@ class Placement:
     offset: int
 
 
-_ORDER = (Role.STATE, Role.INPUT, Role.BINDING, Role.OUTPUT, Role.SCRATCH)
+_SECTIONS = (
+    (Role.STATE, False),
+    (Role.INPUT, False),
+    (Role.STATE, True),
+    (Role.BINDING, False),
+    (Role.OUTPUT, False),
+    (Role.SCRATCH, False),
+)
+"""Order in a lane: role, and whether the buffer grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaLayout:
     """Offsets of all buffers of one lane; equal for every lane.
 
-    STATE comes first, then INPUT, so that a capsule's payload is the one run
-    ``[0, capsule_bytes)``. Padding inside it is zero and never written.
+    STATE comes first, then INPUT, then the STATE buffer that grows, if there is one, so
+    that a capsule's payload is one run from the lane's start whose length follows from
+    the positions used. Padding inside it is zero and never written.
 
     Attributes:
         placements: In order of offset.
-        state_bytes: Length of the STATE section, padded to 256.
+        state_bytes: Length of the STATE section without what grows, padded to 256.
         input_bytes: Length of the INPUT section, padded to 256.
+        growing: Where the growing buffer lies; None where nothing grows.
         lane_bytes: Pitch from one lane to the next; a multiple of the page.
     """
 
     placements: tuple[Placement, ...]
     state_bytes: int
     input_bytes: int
+    growing: Placement | None
     lane_bytes: int
     by_name: dict[str, Placement] = field(repr=False, compare=False)
 
@@ -160,40 +176,71 @@ class ArenaLayout:
         """Place buffers by role, in declared order within a role.
 
         Raises:
-            SpecError: Two buffers share a name, or there are none.
+            SpecError: Two buffers share a name, two grow, or there are none.
         """
         if not specs:
             raise SpecError("a layout has no buffers", expected="at least one")
+        growing = [spec.name for spec in specs if spec.grows]
+        if len(growing) > 1:
+            raise SpecError(
+                "several buffers of a layout grow",
+                expected="one at most, with every layer's rows of a position side by side",
+                found=", ".join(growing),
+            )
         names = [spec.name for spec in specs]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise SpecError(f"buffer '{twice[0]}' is declared twice", fix="give each its own name")
         offset = 0
-        ends: dict[Role, int] = {}
+        ends: list[int] = []
         placements: list[Placement] = []
-        for role in _ORDER:
+        for section in _SECTIONS:
             for spec in specs:
-                if spec.role is role:
+                if (spec.role, spec.grows) == section:
                     placements.append(Placement(spec, offset))
                     offset += round_up(spec.num_bytes, BUFFER_ALIGNMENT_BYTES)
-            ends[role] = offset
+            ends.append(offset)
+        by_name = {placement.spec.name: placement for placement in placements}
         return ArenaLayout(
             placements=tuple(placements),
-            state_bytes=ends[Role.STATE],
-            input_bytes=ends[Role.INPUT] - ends[Role.STATE],
+            state_bytes=ends[0],
+            input_bytes=ends[1] - ends[0],
+            growing=by_name[growing[0]] if growing else None,
             lane_bytes=round_up(offset, PAGE_BYTES),
-            by_name={placement.spec.name: placement for placement in placements},
+            by_name=by_name,
         )
 
     @property
     def capsule_bytes(self) -> int:
-        """Bytes a capsule copies: STATE, then INPUT."""
-        return self.state_bytes + self.input_bytes
+        """Most bytes a capsule takes: STATE, INPUT and every position of what grows."""
+        fixed_bytes = self.state_bytes + self.input_bytes
+        if self.growing is None:
+            return fixed_bytes
+        return fixed_bytes + round_up(self.growing.spec.num_bytes, BUFFER_ALIGNMENT_BYTES)
+
+    def used_bytes(self, num_positions: int) -> int:
+        """Bytes that a capsule copies at this many used positions.
+
+        Raises:
+            SpecError: More positions than the growing buffer has, or fewer than none.
+        """
+        growing = self.growing
+        most = 0 if growing is None else growing.spec.shape[0]
+        if not 0 <= num_positions <= most:
+            raise SpecError(
+                "the layout has no such number of positions",
+                expected=f"0 to {most}",
+                found=num_positions,
+            )
+        if growing is None or not num_positions:
+            return self.state_bytes + self.input_bytes
+        return growing.offset + num_positions * (growing.spec.num_bytes // most)
 
     def digest(self) -> str:
         """Hash of names, shapes, dtypes, roles and offsets, as hex."""
         rows = [
             [p.spec.name, list(p.spec.shape), p.spec.dtype, p.spec.role.value, p.offset]
+            + (["grows"] if p.spec.grows else [])
             for p in self.placements
         ]
         return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()[:32]

@@ -196,3 +196,33 @@ def test_writing_one_buffer_changes_no_other_byte(
         view.view(torch.uint8).fill_(1)
         whole = ctypes.string_at(arena.address, arena.num_bytes)
         assert sum(whole) == view.numel() * view.itemsize
+
+
+def test_what_grows_lies_last_in_the_capsule_and_is_copied_as_far_as_it_is_used() -> None:
+    layout = ArenaLayout.of(
+        [
+            BufferSpec("cache", (128, 2, 16), "float16", Role.STATE, grows=True),
+            BufferSpec("scratch", (4,), "float32", Role.SCRATCH),
+            BufferSpec("count", (1,), "int64", Role.STATE),
+            BufferSpec("goal", (4,), "float32", Role.INPUT),
+        ]
+    )
+
+    assert [place.spec.name for place in layout.placements] == ["count", "goal", "cache", "scratch"]
+    assert layout.used_bytes(0) == layout.state_bytes + layout.input_bytes
+    assert layout.used_bytes(3) == layout.by_name["cache"].offset + 3 * 64
+    assert layout.used_bytes(128) == layout.capsule_bytes == layout.by_name["scratch"].offset
+    for beyond in (-1, 129):
+        with pytest.raises(SpecError, match="no such number of positions"):
+            layout.used_bytes(beyond)
+
+
+def test_a_layout_refuses_two_buffers_that_grow() -> None:
+    cache = [BufferSpec(name, (8, 4), "float32", Role.STATE, grows=True) for name in "ab"]
+    with pytest.raises(SpecError, match="several buffers of a layout grow"):
+        ArenaLayout.of(cache)
+
+
+def test_only_state_grows() -> None:
+    with pytest.raises(SpecError, match="is no STATE"):
+        BufferSpec("goal", (4,), "float32", Role.INPUT, grows=True)

@@ -208,6 +208,54 @@ class CapsuleQuotaError(FlashrtError):
     name = "CAPSULE_QUOTA"
 
 
+class CapsuleArchiveError(FlashrtError):
+    """A file is no capsule, or it is damaged; names what was checked and where.
+
+    Args:
+        what: What was refused, the file included.
+        reason: One word for programs: "foreign", "truncated", "header" or "payload".
+        expected: As in the base class.
+        found: As in the base class.
+        fix: As in the base class.
+    """
+
+    code = 210
+    name = "CAPSULE_ARCHIVE"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        reason: str = "",
+        expected: object = None,
+        found: object = None,
+        fix: str | None = None,
+    ) -> None:
+        self.reason = reason
+        super().__init__(what, expected=expected, found=found, fix=fix)
+
+
+class CapsuleVersionError(FlashrtError):
+    """A capsule file was written in a format newer than this package reads."""
+
+    code = 211
+    name = "CAPSULE_VERSION"
+
+
+class CapsuleFolderError(FlashrtError):
+    """The capsule folder can't be trusted, read, written or locked."""
+
+    code = 212
+    name = "CAPSULE_FOLDER"
+
+
+class CapsuleDiskFullError(FlashrtError):
+    """The disk has no room for a capsule; says how much it needs and how much is left."""
+
+    code = 213
+    name = "CAPSULE_DISK_FULL"
+
+
 # engine --------------------------------------------------------------------------------------
 
 

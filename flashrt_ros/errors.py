@@ -135,6 +135,23 @@ class BackendError(FlashrtError):
         super().__init__(what, expected=expected, found=found, fix=fix)
 
 
+class DeviceLostError(BackendError):
+    """The device's context is gone: nothing in the process can use it any more.
+
+    The engine's process ends with this; a supervisor starts a new one.
+    """
+
+    code = 106
+    name = "DEVICE_LOST"
+
+
+class DeviceMemoryError(BackendError):
+    """The device has no memory left for what was asked; nothing of it stays allocated."""
+
+    code = 107
+    name = "DEVICE_MEMORY"
+
+
 # capsules ------------------------------------------------------------------------------------
 
 

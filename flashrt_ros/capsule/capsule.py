@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.errors import CapsuleNameError
-from flashrt_ros.runtime.arena import Block
+
+if TYPE_CHECKING:
+    # Memory needs torch; names and positions, which the capsule files need, don't.
+    from flashrt_ros.capsule.tiers import Residence
+    from flashrt_ros.runtime.arena import Block
 
 HOME = "home"
 """The capsule that a reset restores unless told otherwise."""
@@ -60,9 +65,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Capsule:
-    """STATE and INPUT of a committed boundary, immutable.
+    """STATE and INPUT of a committed boundary, immutable; only where the bytes lie changes.
 
-    The store owns ``block``; it is valid until the capsule is dropped.
+    The store owns the bytes; they are valid until the capsule is dropped.
 
     Attributes:
         id: Unique, given by the store.
@@ -72,11 +77,13 @@ class Capsule:
         labels: ``key=value`` strings.
         created_ns: Wall time, ns since the epoch.
         position: Host counters at the boundary.
-        pinned: Never dropped, never evicted.
+        pinned: Never dropped, never moved to a lower tier.
         is_automatic: Taken by the engine (rollback ring, interrupt), not by a caller.
+        persist: Kept in a file that a restarted engine finds.
         fingerprint: What it was taken under.
-        block: ``uint8[num_bytes]``: the STATE section, then INPUT, laid out as the lane.
-        num_bytes: Bytes of payload.
+        residence: Where the bytes lie; shared by every copy of this record.
+        num_bytes: Bytes of payload in use: ``uint8[num_bytes]``, laid out as the lane.
+        digest: Of the payload, hexadecimal; "" until it was written to a file.
     """
 
     id: str
@@ -87,9 +94,31 @@ class Capsule:
     position: Position
     pinned: bool
     is_automatic: bool
+    persist: bool
     fingerprint: Fingerprint
-    block: Block
+    residence: Residence
     num_bytes: int
+    digest: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name it in a message: its name, or its id."""
+        return self.name or self.id
+
+    @property
+    def block(self) -> Block:
+        """Fastest memory that holds the payload from its first byte on.
+
+        Valid where ``residence.is_in_memory``, which a verb makes sure of first
+        (``CapsuleStore.require_memory``).
+        """
+        assert self.residence.blocks, f"capsule {self.id} is on disk only"
+        return next(iter(self.residence.blocks.values()))
+
+    @property
+    def tier(self) -> str:
+        """Fastest tier that holds the payload: "device", "host" or "disk"."""
+        return self.residence.tier
 
 
 def check_name(name: str) -> None:

@@ -1,19 +1,21 @@
-"""Capsules in memory: names, pins, lineage, and blocks that are reused."""
+"""Capsules by name, with pins, lineage, and a place in every tier that holds them."""
 
 from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
+from flashrt_ros.capsule import lineage
 from flashrt_ros.capsule.capsule import HOME, Capsule, Position, check_labels, check_name
 from flashrt_ros.capsule.fingerprint import Fingerprint
+from flashrt_ros.capsule.room import Room
+from flashrt_ros.capsule.tiers import DiskTier, MemoryTier, Residence
 from flashrt_ros.errors import (
     CapsuleNameTakenError,
     CapsuleNotFoundError,
     CapsulePinnedError,
-    CapsuleQuotaError,
 )
 from flashrt_ros.runtime.arena import Block
 
@@ -21,36 +23,30 @@ from flashrt_ros.runtime.arena import Block
 class CapsuleStore:
     """Owner of every capsule of one engine.
 
-    All payloads have one size, so a dropped capsule's block serves the next one:
-    fresh pages cost several times the copy. Automatic capsules (rollback ring,
-    interrupt stack) draw on blocks of their own, set aside at construction, and so
-    never compete with a caller's.
+    A new capsule's payload goes into the first tier. Where its quota is used up, the
+    least recently used capsule that is not pinned gives way, once a lower tier holds its
+    bytes; see ``Room``. Automatic capsules (rollback ring, interrupt stack) draw on
+    blocks set aside, and so never compete with a caller's.
+
+    One thread only. Nothing here copies bytes or touches a file: ``Mover`` does.
 
     Args:
-        allocate: Makes a block of a given size.
-        num_bytes: Bytes of one payload.
-        quota_bytes: What a caller's capsules may take together.
-        num_automatic: Automatic capsules that may live at once.
+        tiers: Memory, fastest first.
+        disk: The tier below them, or None.
         now_ns: Wall clock, ns.
     """
 
     def __init__(
         self,
-        allocate: Callable[[int], Block],
+        tiers: Sequence[MemoryTier],
         *,
-        num_bytes: int,
-        quota_bytes: int,
-        num_automatic: int,
+        disk: DiskTier | None = None,
         now_ns: Callable[[], int],
     ) -> None:
-        self.num_bytes = num_bytes
-        self.quota_bytes = quota_bytes
-        self._allocate = allocate
         self._now_ns = now_ns
         self._capsules: dict[str, Capsule] = {}
         self._names: dict[str, str] = {}
-        self._free: list[Block] = []
-        self._free_automatic = [allocate(num_bytes) for _ in range(num_automatic)]
+        self.room = Room(tiers, disk, self._capsules)
 
     def __enter__(self) -> CapsuleStore:
         return self
@@ -72,8 +68,8 @@ class CapsuleStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes held by callers' capsules; automatic ones are set aside beforehand."""
-        return self.num_bytes * sum(not c.is_automatic for c in self._capsules.values())
+        """Bytes that callers' capsules take in the first tier; automatic ones are set aside."""
+        return self.room.tiers[0].used_bytes
 
     def get(self, key: str) -> Capsule:
         """Return the capsule with this id or name; a name wins over an id.
@@ -99,6 +95,16 @@ class CapsuleStore:
         """Tell whether :meth:`get` would succeed."""
         return self._names.get(key, key) in self._capsules
 
+    def require_memory(self, capsule: Capsule) -> None:
+        """Count a use of a capsule and make sure that its bytes can be copied at once.
+
+        Raises:
+            NotYet: They are on disk; the mover was told to fetch them.
+        """
+        self.room.use(capsule)
+
+    # making ------------------------------------------------------------------------------
+
     def create(
         self,
         fill: Callable[[Block], None],
@@ -106,11 +112,14 @@ class CapsuleStore:
         position: Position,
         fingerprint: Fingerprint,
         parent: str,
+        num_bytes: int = 0,
         name: str = "",
         labels: tuple[str, ...] = (),
         pinned: bool = False,
+        persist: bool = False,
         replace: bool = False,
         automatic: bool = False,
+        tier: str = "",
     ) -> tuple[Capsule, Capsule | None]:
         """Make a capsule; nothing changes when it is refused.
 
@@ -122,11 +131,14 @@ class CapsuleStore:
             position: Host counters at the boundary.
             fingerprint: What the payload was taken under.
             parent: Id of the state's origin, "" for none.
+            num_bytes: Bytes of payload in use; 0 for a whole block.
             name: Unique name, or "".
             labels: ``key=value`` strings.
-            pinned: Never to be dropped.
+            pinned: Never to be dropped, nor moved down.
+            persist: To be kept in a file; the mover writes it.
             replace: Take the name over from the capsule that has it.
             automatic: Taken by the engine, from the blocks set aside.
+            tier: Tier of an automatic one's block; "" for the first.
 
         Returns:
             The capsule, and the one it replaced.
@@ -137,36 +149,97 @@ class CapsuleStore:
                 another capsule's id.
             CapsulePinnedError: The capsule to be replaced is pinned.
             CapsuleQuotaError: No block is left within the quota.
+            NotYet: A block is being made free; the mover does it.
+        """
+        old = self.check_new(name, labels, replace=replace)
+        where = self.room.tier(tier)
+        block = self.room.claim_reserved(where) if automatic else self.room.claim(where)
+        try:
+            fill(block)
+        except BaseException:
+            (where.give_reserved if automatic else where.give)(block)
+            raise
+        residence = Residence(is_reserved=automatic)
+        residence.put(where.name, block)
+        return self._add(
+            Capsule(
+                id=secrets.token_hex(8),
+                name=name,
+                parent=parent,
+                labels=labels,
+                created_ns=self._now_ns(),
+                position=position,
+                pinned=pinned,
+                is_automatic=automatic,
+                persist=persist,
+                fingerprint=fingerprint,
+                residence=residence,
+                num_bytes=num_bytes or where.block_bytes,
+            ),
+            old,
+        )
+
+    def adopt(self, capsule: Capsule, *, replace: bool = False) -> tuple[Capsule, Capsule | None]:
+        """Take in a capsule that was read from a file; nothing changes when it is refused.
+
+        Its id is kept unless the store has one of that id, its parent if the store knows
+        it. The caller has noted in its residence where the bytes are.
+
+        Raises:
+            CapsuleNameError: The name or a label is malformed.
+            CapsuleNameTakenError: The name is taken and ``replace`` is false.
+            CapsulePinnedError: The capsule to be replaced is pinned.
+        """
+        old = self.check_new(capsule.name, capsule.labels, replace=replace)
+        is_taken = capsule.id in self._capsules or capsule.id in self._names
+        return self._add(
+            dataclasses.replace(
+                capsule,
+                id=secrets.token_hex(8) if is_taken else capsule.id,
+                parent=capsule.parent if capsule.parent in self._capsules else "",
+            ),
+            old,
+        )
+
+    def check_new(self, name: str, labels: tuple[str, ...], *, replace: bool) -> Capsule | None:
+        """Refuse what no new capsule can be called; return the one it would replace.
+
+        Raises:
+            CapsuleNameError: The name or a label is malformed.
+            CapsuleNameTakenError: The name is taken and ``replace`` is false, or it is
+                another capsule's id.
+            CapsulePinnedError: The capsule to be replaced is pinned.
         """
         if name:
             check_name(name)
         check_labels(labels)
-        old = self._replaceable(name, replace=replace) if name else None
-        block = self._take_block(automatic=automatic)
-        try:
-            fill(block)
-        except BaseException:
-            self._give_block(block, automatic=automatic)
-            raise
-        capsule = Capsule(
-            id=secrets.token_hex(8),
-            name=name,
-            parent=parent,
-            labels=labels,
-            created_ns=self._now_ns(),
-            position=position,
-            pinned=pinned,
-            is_automatic=automatic,
-            fingerprint=fingerprint,
-            block=block,
-            num_bytes=self.num_bytes,
-        )
+        if name in self._capsules:
+            raise CapsuleNameTakenError(
+                f"the capsule name '{name}' is another capsule's id", fix="use another name"
+            )
+        old = self._capsules.get(self._names.get(name, "")) if name else None
+        if old is not None and not replace:
+            raise CapsuleNameTakenError(
+                f"the capsule name '{name}' is taken",
+                found=old.id,
+                fix="use replace, or another name",
+            )
+        if old is not None and old.pinned and not is_home(name):
+            raise CapsulePinnedError(
+                f"capsule '{name}' can't be replaced", found="pinned", fix="unpin it first"
+            )
+        return old
+
+    def _add(self, capsule: Capsule, old: Capsule | None) -> tuple[Capsule, Capsule | None]:
         self._capsules[capsule.id] = capsule
         if old is not None:
             self._remove(old)
-        if name:
-            self._names[name] = capsule.id
+        if capsule.name:
+            self._names[capsule.name] = capsule.id
+        self.room.note_use(capsule)
         return self._capsules[capsule.id], old
+
+    # keeping and letting go ----------------------------------------------------------------
 
     def drop(self, key: str) -> Capsule:
         """Forget a capsule and reuse its block; its children become its parent's.
@@ -176,12 +249,10 @@ class CapsuleStore:
             CapsulePinnedError: It is pinned, a ``home``, or the engine's own.
         """
         capsule = self.get(key)
-        reason = _keeps(capsule)
+        reason = keeps(capsule)
         if reason is not None:
             raise CapsulePinnedError(
-                f"capsule '{capsule.name or capsule.id}' can't be dropped",
-                found=reason[0],
-                fix=reason[1],
+                f"capsule '{capsule.title}' can't be dropped", found=reason[0], fix=reason[1]
             )
         self._remove(capsule)
         return capsule
@@ -202,86 +273,57 @@ class CapsuleStore:
         """Pin or unpin a capsule and return it as it is now.
 
         An automatic one that is pinned becomes the caller's and counts against the quota.
+        One that lies on disk is brought to memory first, for a pin is there to be fast.
 
         Raises:
             CapsuleNotFoundError: There is none.
             CapsulePinnedError: A ``home`` can't be unpinned.
             CapsuleQuotaError: The quota has no room for an automatic one.
+            NotYet: Its bytes, or a block, are on their way.
         """
         capsule = self.get(key)
         if is_home(capsule.name) and not pinned:
             raise CapsulePinnedError(f"capsule '{capsule.name}' is a home and stays pinned")
         if capsule.is_automatic and pinned:
-            self._free_automatic.append(self._take_block(automatic=False))
-            return self._replace(capsule, pinned=True, is_automatic=False)
-        return self._replace(capsule, pinned=pinned)
+            tier = self.room.tier(capsule.tier)
+            tier.give_reserved(self.room.claim(tier))
+            capsule.residence.is_reserved = False
+            return self.change(capsule, pinned=True, is_automatic=False)
+        if pinned:
+            self.room.use(capsule)
+        return self.change(capsule, pinned=pinned)
+
+    def change(self, capsule: Capsule, **changes: object) -> Capsule:
+        """Replace fields of a capsule's record and return it as it is now."""
+        changed = dataclasses.replace(self._capsules[capsule.id], **changes)  # type: ignore[arg-type]
+        self._capsules[capsule.id] = changed
+        return changed
 
     def ancestors(self, capsule_id: str) -> Iterator[str]:
         """Yield the ids on the way up from a capsule, itself first, while they are known."""
-        seen: set[str] = set()
-        while capsule_id and capsule_id not in seen:
-            seen.add(capsule_id)
-            yield capsule_id
-            known = self._capsules.get(capsule_id)
-            capsule_id = known.parent if known else ""
+        return lineage.ancestors(capsule_id, self._capsules)
+
+    def nearest_persisted(self, capsule: Capsule) -> str:
+        """Return the id of the nearest ancestor that is kept in a file, "" for none."""
+        persisted = (one.id for one in self._capsules.values() if one.persist)
+        return lineage.nearest(capsule.id, self._capsules, persisted)
 
     def close(self) -> None:
         """Free every block; capsules handed out before are void. Idempotent."""
-        blocks = [capsule.block for capsule in self._capsules.values()]
-        for block in (*blocks, *self._free, *self._free_automatic):
-            block.close()
+        for capsule in self._capsules.values():
+            for block in capsule.residence.blocks.values():
+                block.close()
         self._capsules.clear()
         self._names.clear()
-        self._free.clear()
-        self._free_automatic.clear()
-
-    def _replaceable(self, name: str, *, replace: bool) -> Capsule | None:
-        if name in self._capsules:
-            raise CapsuleNameTakenError(
-                f"the capsule name '{name}' is another capsule's id", fix="use another name"
-            )
-        old = self._capsules.get(self._names.get(name, ""))
-        if old is not None and not replace:
-            raise CapsuleNameTakenError(
-                f"the capsule name '{name}' is taken",
-                found=old.id,
-                fix="use replace, or another name",
-            )
-        if old is not None and old.pinned and not is_home(name):
-            raise CapsulePinnedError(
-                f"capsule '{name}' can't be replaced", found="pinned", fix="unpin it first"
-            )
-        return old
-
-    def _replace(self, capsule: Capsule, **changes: object) -> Capsule:
-        changed = dataclasses.replace(capsule, **changes)  # type: ignore[arg-type]
-        self._capsules[capsule.id] = changed
-        return changed
+        self.room.close()
 
     def _remove(self, capsule: Capsule) -> None:
         del self._capsules[capsule.id]
         for child in [c for c in self._capsules.values() if c.parent == capsule.id]:
-            self._replace(child, parent=capsule.parent)
+            self.change(child, parent=capsule.parent)
         if self._names.get(capsule.name) == capsule.id:
             del self._names[capsule.name]
-        self._give_block(capsule.block, automatic=capsule.is_automatic)
-
-    def _take_block(self, *, automatic: bool) -> Block:
-        if automatic:
-            if not self._free_automatic:
-                raise CapsuleQuotaError("no block is left for an automatic capsule")
-            return self._free_automatic.pop()
-        if self.used_bytes + self.num_bytes > self.quota_bytes:
-            raise CapsuleQuotaError(
-                "a new capsule would exceed the quota",
-                expected=f"{self.num_bytes} bytes free",
-                found=f"{self.quota_bytes - self.used_bytes} of {self.quota_bytes}",
-                fix="drop capsules, or raise capsule_quota_bytes",
-            )
-        return self._free.pop() if self._free else self._allocate(self.num_bytes)
-
-    def _give_block(self, block: Block, *, automatic: bool) -> None:
-        (self._free_automatic if automatic else self._free).append(block)
+        self.room.release(capsule)
 
 
 def home_name(env_index: int) -> str:
@@ -294,7 +336,7 @@ def is_home(name: str) -> bool:
     return name == HOME or (name.startswith(f"{HOME}.") and name[len(HOME) + 1 :].isdigit())
 
 
-def _keeps(capsule: Capsule) -> tuple[str, str] | None:
+def keeps(capsule: Capsule) -> tuple[str, str] | None:
     """Say why a capsule may not be dropped and what to do about it, None when it may."""
     if is_home(capsule.name):
         return "a home", "replace it by a snapshot of that name"

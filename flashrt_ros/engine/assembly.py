@@ -6,18 +6,17 @@ import hashlib
 import platform
 import secrets
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
 
 from flashrt_ros.capsule.fingerprint import Fingerprint
-from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.latches import Latches
+from flashrt_ros.engine.storage import make_store
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.models.base import PolicyModel
@@ -94,13 +93,7 @@ def _build(
     graphs = GraphSet(backend, model.programs(), arena, slots)
     undo.callback(graphs.close)
     pool = LanePool(arena, graphs, num_standby=config.num_standby_lanes)
-    store = CapsuleStore(
-        backend.allocate_block,
-        num_bytes=layout.capsule_bytes,
-        quota_bytes=config.capsule_quota_bytes,
-        num_automatic=num_automatic_capsules(config),
-        now_ns=time.time_ns,
-    )
+    store = make_store(config, layout, backend, num_automatic=num_automatic_capsules(config))
     undo.callback(store.close)
     core = Core(
         epoch=secrets.randbits(62),

@@ -63,10 +63,10 @@ def capsule_info(capsule: Capsule) -> protocol.CapsuleInfo:
         tick=capsule.position.tick,
         position=capsule.position.queue_head,
         num_bytes=capsule.num_bytes,
-        tier="host",
+        tier=capsule.tier,
         pinned=capsule.pinned,
         fingerprint=capsule.fingerprint.digest,
-        digest="",
+        digest=capsule.digest,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from flashrt_ros.capsule.capsule import Capsule, Position
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.store import CapsuleStore, home_name, is_home
+from flashrt_ros.capsule.tiers import HOST, MemoryTier
 from flashrt_ros.errors import (
     CapsuleNameError,
     CapsuleNameTakenError,
@@ -41,9 +42,8 @@ def allocate() -> Counting:
 
 @pytest.fixture
 def store(allocate: Counting) -> Iterator[CapsuleStore]:
-    with CapsuleStore(
-        allocate, num_bytes=SIZE, quota_bytes=3 * SIZE, num_automatic=2, now_ns=lambda: 7
-    ) as made:
+    memory = MemoryTier(HOST, allocate, block_bytes=SIZE, quota_bytes=3 * SIZE, num_reserved=2)
+    with CapsuleStore([memory], now_ns=lambda: 7) as made:
         yield made
 
 

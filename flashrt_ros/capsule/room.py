@@ -1,0 +1,272 @@
+"""Who gives way when a tier is full: the least recently used, never a pin, never the last copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.capsule.tiers import DISK, DiskTier, FilePlace, MemoryTier
+from flashrt_ros.errors import CapsuleQuotaError
+from flashrt_ros.runtime.arena import Block
+
+
+class NotYet(Exception):  # noqa: N818 - an answer that comes later, not an error
+    """A verb needs bytes moved first; nothing has changed, and the mover knows what to do.
+
+    Never leaves the engine: the verb is tried again once something has moved.
+    """
+
+
+class Room:
+    """Decides which copy is released where; moves nothing itself.
+
+    A copy in a tier may be released when another one remains, and when the capsule is
+    not pinned or a faster tier has it too. So a capsule only moves down as far as a lower
+    tier already holds its bytes; ``Mover`` makes those lower copies ahead of need.
+
+    Attributes:
+        wanted: Capsules to be brought to memory, in the order they were asked for.
+        climbing: Capsules used below the first tier, to be brought up when there is room.
+        needs_room: Memory tiers in which a verb waits for a block.
+        on_release_file: Called with a file that no capsule needs any more.
+
+    Args:
+        tiers: Memory, fastest first.
+        disk: Below them, or None.
+        capsules: The store's, by id; read only here.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[MemoryTier],
+        disk: DiskTier | None,
+        capsules: Mapping[str, Capsule],
+    ) -> None:
+        self.tiers = tuple(tiers)
+        self.disk = disk
+        self._capsules = capsules
+        self._num_uses = 0
+        self.wanted: dict[str, None] = {}
+        self.climbing: dict[str, None] = {}
+        self.needs_room: set[str] = set()
+        self.on_release_file: Callable[[FilePlace], None] = lambda place: None
+
+    @property
+    def all_tiers(self) -> tuple[MemoryTier | DiskTier, ...]:
+        """Every tier, fastest first."""
+        return self.tiers if self.disk is None else (*self.tiers, self.disk)
+
+    @property
+    def lowest(self) -> MemoryTier:
+        """Memory next to the disk; the host reads and writes it."""
+        return self.tiers[-1]
+
+    def tier(self, name: str) -> MemoryTier:
+        """Return a memory tier; "" for the first."""
+        return next(tier for tier in self.tiers if not name or tier.name == name)
+
+    # use ---------------------------------------------------------------------------------
+
+    def note_use(self, capsule: Capsule) -> None:
+        """Make a capsule the most recently used one."""
+        self._num_uses += 1
+        capsule.residence.last_use = self._num_uses
+
+    def use(self, capsule: Capsule) -> None:
+        """Note a use; have the bytes fetched if they are on disk only.
+
+        Raises:
+            NotYet: They are.
+            CapsuleQuotaError: Pins leave no room to fetch them into.
+        """
+        if not capsule.residence.is_in_memory:
+            self.check_claimable(self.lowest)
+            self.wanted[capsule.id] = None
+            raise NotYet(f"capsule '{capsule.title}' is on disk")
+        self.note_use(capsule)
+        if capsule.tier != self.tiers[0].name and not capsule.is_automatic:
+            self.climbing[capsule.id] = None
+
+    # claiming ----------------------------------------------------------------------------
+
+    def claim(self, tier: MemoryTier) -> Block:
+        """Take a block of a tier, from the least recently used if it must be.
+
+        Raises:
+            CapsuleQuotaError: Pins leave no room, or what is below is full; with figures.
+            NotYet: One is being made free.
+        """
+        if not tier.has_room:
+            victim = self.victim(tier)
+            if victim is None or not self.may_release(victim, tier):
+                self.check_claimable(tier)
+                self.needs_room.add(tier.name)
+                raise NotYet(f"the tier {tier.name} is full")
+            self.release_copy(victim, tier)
+        self.needs_room.discard(tier.name)
+        return tier.take()
+
+    def claim_reserved(self, tier: MemoryTier) -> Block:
+        """Take one of the blocks set aside for automatic capsules.
+
+        Raises:
+            CapsuleQuotaError: All are in use.
+        """
+        block = tier.take_reserved()
+        if block is None:
+            raise CapsuleQuotaError(
+                f"no block of the tier {tier.name} is left for the engine's own"
+            )
+        return block
+
+    def check_claimable(self, tier: MemoryTier) -> None:
+        """Refuse what no amount of moving would make room for.
+
+        Raises:
+            CapsuleQuotaError: With the figures of every tier.
+        """
+        if not self._is_claimable(self.tiers.index(tier)):
+            pinned = sum(
+                c.residence.blocks.get(tier.name) is not None
+                for c in self._capsules.values()
+                if c.pinned and not c.is_automatic
+            )
+            used = [f"{t.name} {t.used_bytes} of {t.quota_bytes}" for t in self.all_tiers]
+            raise CapsuleQuotaError(
+                f"no room can be made for a capsule in the tier {tier.name}",
+                expected=f"{tier.block_bytes} bytes free",
+                found=f"{', '.join(used)} bytes in use, {pinned * tier.block_bytes} of them pinned",
+                fix="drop or unpin capsules, or raise the quotas",
+            )
+
+    def claim_disk(self, num_bytes: int) -> bool:
+        """Make room on disk, releasing files of capsules that memory holds; False for none."""
+        disk = self.disk
+        if disk is None:
+            return False
+        while not disk.has_room(num_bytes):
+            spare = self._spare_file()
+            if spare is None:
+                return False
+            self.release_file(spare)
+        return True
+
+    # victims -----------------------------------------------------------------------------
+
+    def victim(self, tier: MemoryTier) -> Capsule | None:
+        """Return who is next to give way in a tier, None where pins hold all of it.
+
+        A copy that a faster tier has too goes first; then the least recently used.
+        """
+        held = [
+            capsule
+            for capsule in self._capsules.values()
+            if tier.name in capsule.residence.blocks
+            and not capsule.is_automatic
+            and (not capsule.pinned or capsule.tier != tier.name)
+        ]
+        return min(held, key=lambda c: (c.tier == tier.name, c.residence.last_use), default=None)
+
+    def may_release(self, capsule: Capsule, tier: MemoryTier) -> bool:
+        """Tell whether a victim's copy in a tier can be released now."""
+        residence = capsule.residence
+        return residence.is_redundant(tier.name) and not residence.num_holds
+
+    def victim_without_copy(self, tier: MemoryTier) -> Capsule | None:
+        """Return the next to give way if nothing below holds its bytes yet."""
+        victim = self.victim(tier)
+        if victim is None or victim.residence.is_redundant(tier.name):
+            return None
+        return victim
+
+    # releasing ---------------------------------------------------------------------------
+
+    def release_copy(self, capsule: Capsule, tier: MemoryTier) -> None:
+        """Give a copy's block back; another copy remains."""
+        tier.give(capsule.residence.blocks.pop(tier.name))
+
+    def release_file(self, capsule: Capsule) -> None:
+        """Give a copy's file back."""
+        place = capsule.residence.file
+        assert place is not None
+        assert self.disk is not None
+        capsule.residence.file = None
+        self.disk.used_bytes -= place.num_bytes
+        self.on_release_file(place)
+
+    def add_file(self, capsule: Capsule, place: FilePlace) -> None:
+        """Note that a file holds a capsule's bytes, in place of the one before."""
+        assert self.disk is not None
+        old = capsule.residence.file
+        if old is not None and (old.folder, old.key) == (place.folder, place.key):
+            self.disk.used_bytes -= old.num_bytes
+        elif old is not None:
+            self.release_file(capsule)
+        capsule.residence.file = place
+        self.disk.used_bytes += place.num_bytes
+
+    def release(self, capsule: Capsule) -> None:
+        """Give back all that a dropped capsule holds, once no job uses it."""
+        residence = capsule.residence
+        self.wanted.pop(capsule.id, None)
+        self.climbing.pop(capsule.id, None)
+        residence.is_gone = True
+        if residence.file is not None:
+            self.release_file(capsule)
+        if residence.num_holds:
+            return
+        for name, block in residence.blocks.items():
+            tier = self.tier(name)
+            (tier.give_reserved if residence.is_reserved else tier.give)(block)
+        residence.blocks = {}
+
+    def hold(self, capsule: Capsule) -> None:
+        """Keep a capsule's memory from being released while a job uses it."""
+        capsule.residence.num_holds += 1
+
+    def unhold(self, capsule: Capsule) -> None:
+        """End a hold; the last one gives back what a dropped capsule held."""
+        capsule.residence.num_holds -= 1
+        if capsule.residence.is_gone and not capsule.residence.num_holds:
+            self.release(capsule)
+
+    def close(self) -> None:
+        """Free the blocks that no capsule holds. Idempotent."""
+        for tier in self.tiers:
+            tier.close()
+
+    # parts -------------------------------------------------------------------------------
+
+    def _is_claimable(self, index: int) -> bool:
+        """Tell whether moving capsules down from a tier could free a block of it."""
+        if index == len(self.tiers):
+            return False
+        tier = self.tiers[index]
+        if tier.has_room:
+            return True
+        victim = self.victim(tier)
+        if victim is None:
+            return False
+        if victim.residence.is_redundant(tier.name):
+            return True
+        is_last = index + 1 == len(self.tiers)
+        return self._can_file(victim.num_bytes) if is_last else self._is_claimable(index + 1)
+
+    def _can_file(self, num_bytes: int) -> bool:
+        if self.disk is None:
+            return False
+        spare = sum(
+            c.residence.file.num_bytes
+            for c in self._capsules.values()
+            if c.residence.file is not None and self._is_spare(c)
+        )
+        return self.disk.used_bytes - spare + num_bytes <= self.disk.quota_bytes
+
+    def _is_spare(self, capsule: Capsule) -> bool:
+        residence = capsule.residence
+        return residence.is_redundant(DISK) and not capsule.persist and not residence.num_holds
+
+    def _spare_file(self) -> Capsule | None:
+        """Return the most recently used capsule whose file is spare: it is next to go last."""
+        spare = [c for c in self._capsules.values() if c.residence.file and self._is_spare(c)]
+        return max(spare, key=lambda c: c.residence.last_use, default=None)

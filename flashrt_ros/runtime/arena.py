@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import ctypes
 import mmap
@@ -11,7 +12,7 @@ from typing import Self
 import torch
 
 from flashrt_ros.errors import BackendError, SealedArenaError, SpecError
-from flashrt_ros.runtime.spec import PAGE_BYTES, ArenaLayout, round_up
+from flashrt_ros.runtime.spec import PAGE_BYTES, ArenaLayout, Placement, round_up
 
 DTYPES: dict[str, torch.dtype] = {
     "float64": torch.float64,
@@ -150,8 +151,9 @@ class Arena:
         if num_lanes <= 0:
             raise SpecError("an arena has no lanes", expected="at least one", found=num_lanes)
         self._layout = layout
+        self._starts = [place.offset for place in layout.placements]
         self._num_lanes = num_lanes
-        self._block = Block(layout.lane_bytes * num_lanes)
+        self._block = self._allocate(layout.lane_bytes * num_lanes)
         self._views: list[dict[str, torch.Tensor]] | None = None
         self._is_sealed = False
 
@@ -200,8 +202,8 @@ class Arena:
             )
         if count <= 0:
             raise SpecError("no lanes to add", expected="a positive count", found=count)
-        block = Block(self._layout.lane_bytes * (self._num_lanes + count))
-        ctypes.memmove(block.address, self._block.address, self.num_bytes)
+        block = self._allocate(self._layout.lane_bytes * (self._num_lanes + count))
+        self._move(block, self._block, self.num_bytes)
         self._block.close()
         self._block = block
         self._num_lanes += count
@@ -222,6 +224,27 @@ class Arena:
             )
         return self._block.address + lane * self._layout.lane_bytes
 
+    def locate(self, address: int) -> tuple[int, Placement, int] | None:
+        """Say which byte of which buffer lies at an address.
+
+        Returns:
+            Lane, placement and bytes from the buffer's start; None outside the arena. An
+            address in the padding counts to the buffer before it.
+        """
+        if not self.address <= address < self.address + self.num_bytes:
+            return None
+        lane, offset = divmod(address - self.address, self._layout.lane_bytes)
+        place = self._placement_at(offset)
+        return lane, place, offset - place.offset
+
+    def host_address(self, lane: int, buffer: str) -> int:
+        """Address at which the host reads an OUTPUT buffer, once its graph has completed.
+
+        Raises:
+            SpecError: No lane has this index.
+        """
+        return self.lane_address(lane) + self._layout.by_name[buffer].offset
+
     def views(self, lane: int) -> dict[str, torch.Tensor]:
         """Return a lane's buffers by name, each with a storage of its own.
 
@@ -237,6 +260,17 @@ class Arena:
         if self._views is None:
             self._views = [self._make_views(index) for index in range(self._num_lanes)]
         return dict(self._views[lane])
+
+    def _allocate(self, num_bytes: int) -> Block:
+        """Allocate the lanes; a backend's own arena has its own kind of memory."""
+        return Block(num_bytes)
+
+    def _move(self, target: Block, source: Block, num_bytes: int) -> None:
+        """Copy from one block to another of the same kind; done when it returns."""
+        ctypes.memmove(target.address, source.address, num_bytes)
+
+    def _placement_at(self, offset: int) -> Placement:
+        return self._layout.placements[bisect.bisect_right(self._starts, offset) - 1]
 
     def _make_views(self, lane: int) -> dict[str, torch.Tensor]:
         start = lane * self._layout.lane_bytes

@@ -9,19 +9,15 @@ under the rules of a captured device graph. It buys the semantics, not speed.
 from __future__ import annotations
 
 import ctypes
-import gc
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from operator import length_hint
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from flashrt_ros.errors import BackendError, CaptureError, SealedArenaError, SpecError
+from flashrt_ros.errors import BackendError, CaptureError, SpecError
 from flashrt_ros.runtime.arena import DTYPES, Arena, Block
 from flashrt_ros.runtime.backend import Backend, CapturedGraph, Program, SlotRead, Slots
-from flashrt_ros.runtime.capture_guard import CaptureWatch, guard
-from flashrt_ros.runtime.recorder import Recorder, is_held
+from flashrt_ros.runtime.rehearsal import Rehearsal, check_equal, check_sealed
 from flashrt_ros.runtime.spec import (
     BUFFER_ALIGNMENT_BYTES,
     ITEM_BYTES,
@@ -154,8 +150,7 @@ class CpuBackend(Backend):
     """
 
     def __init__(self) -> None:
-        # Storages that a refused program still holds, and where it made them.
-        self._left_behind: list[tuple[StorageWeakRef, str]] = []
+        self._rehearsal = Rehearsal()
 
     @property
     def name(self) -> str:
@@ -200,18 +195,12 @@ class CpuBackend(Backend):
         The tape is then replayed once with its private memory poisoned, and refused
         unless the lane's bytes are those that the program itself gave.
         """
-        if not arena.is_sealed:
-            raise SealedArenaError(
-                f"program {key} can't be captured",
-                expected="a sealed arena",
-                found="one whose addresses may still change",
-                fix="call seal() first",
-            )
+        check_sealed(key, arena)
         address, num_bytes = arena.lane_address(lane), arena.layout.lane_bytes
         before = ctypes.string_at(address, num_bytes)
         with torch.inference_mode(False), torch.no_grad():
             try:
-                tape, slot_reads = self._record(program, key, arena, lane, slots)
+                tape, slot_reads = self._rehearsal.record(program, key, arena, lane, slots)
                 eager = ctypes.string_at(address, num_bytes)
                 ctypes.memmove(address, before, num_bytes)
                 private = Block(max(1, tape.plan.num_bytes)).tensor(
@@ -220,7 +209,7 @@ class CpuBackend(Backend):
                 graph = CpuGraph(key, tape, arena, lane, slot_reads, private)
                 private.fill_(_POISON)
                 _replay_once(graph)
-                _compare(key, arena, eager, ctypes.string_at(address, num_bytes))
+                check_equal(key, arena, eager, ctypes.string_at(address, num_bytes))
             finally:
                 ctypes.memmove(address, before, num_bytes)
         return graph
@@ -234,130 +223,7 @@ class CpuBackend(Backend):
 
     def close(self) -> None:
         """Forget what refused programs left behind; idempotent."""
-        self._left_behind.clear()
-
-    def _record(
-        self, program: Program, key: ShapeKey, arena: Arena, lane: int, slots: Slots
-    ) -> tuple[Tape, tuple[SlotRead, ...]]:
-        watch = CaptureWatch(key, _definition(program))
-        self._left_behind = [kept for kept in self._left_behind if is_held(kept[0])]
-        strangers = {reference.cdata: origin for reference, origin in self._left_behind}
-        views = arena.views(lane)
-        # Tensors of the program's own over the same storages: what it does to their
-        # shape stays with them.
-        buffers = _Given("buffer", {name: view.detach() for name, view in views.items()}, watch)
-        given_slots = _Given("slots", {name: view.detach() for name, view in slots.items()}, watch)
-        recorder = Recorder(watch, arena, lane, slots, strangers)
-        try:
-            with guard(watch), recorder:
-                program(buffers, given_slots)
-        except CaptureError:
-            self._remember(recorder, key)
-            raise
-        except Exception as error:
-            self._remember(recorder, key)
-            if watch.refusal is not None:
-                raise watch.refusal from error
-            source = watch.source_of(error.__traceback__)
-            raise CaptureError(
-                f"program {key} can't be captured: it raised {type(error).__name__} at {source}",
-                source=source,
-                found=str(error),
-            ) from error
-        if watch.refusal is not None:
-            self._remember(recorder, key)
-            raise watch.refusal
-        buffers.check(views)
-        given_slots.check(slots)
-        slot_reads = tuple(recorder.slot_reads)
-        tape = recorder.finish()
-        self._check_kept(recorder, tape, watch)
-        return tape, slot_reads
-
-    def _check_kept(self, recorder: Recorder, tape: Tape, watch: CaptureWatch) -> None:
-        """Refuse a program that holds on to what it made: no replay would renew it."""
-
-        def held() -> list[int]:
-            return [
-                index
-                for index, value in enumerate(tape.values)
-                if value.constant is None and is_held(recorder.references[index])
-            ]
-
-        if not held():
-            return
-        gc.collect()  # locals of the program that refer to each other
-        kept = held()
-        if not kept:
-            return
-        self._remember(recorder, watch.key)
-        value = tape.values[kept[0]]
-        watch.refuse(
-            value.op,
-            "made a tensor that the program keeps; a replay would not renew it",
-            "write it to a SCRATCH or STATE buffer, or make it before capture if it is a constant",
-            source=value.source,
-        )
-
-    def _remember(self, recorder: Recorder, key: ShapeKey) -> None:
-        origin = f"made while {key} was captured"
-        self._left_behind.extend((reference, origin) for reference in recorder.references)
-
-
-class _Given(Mapping[str, torch.Tensor]):
-    """The tensors a program is given; entries can't be replaced."""
-
-    def __init__(self, kind: str, tensors: dict[str, torch.Tensor], watch: CaptureWatch) -> None:
-        self._kind = kind
-        self._tensors = tensors
-        self._watch = watch
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._tensors[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def __setitem__(self, name: str, value: object) -> None:
-        self._watch.refuse(
-            "assignment",
-            f"replaces {self._kind} '{name}' instead of writing to it",
-            f'write {self._kind}["{name}"].copy_(...)',
-        )
-
-    def check(self, expected: Mapping[str, torch.Tensor]) -> None:
-        """Refuse if a tensor was made to stand for other memory.
-
-        Raises:
-            CaptureError: One has another address or shape than it was given with.
-        """
-        for name, tensor in self._tensors.items():
-            view = expected[name]
-            if (tensor.data_ptr(), tensor.size(), tensor.stride(), tensor.dtype) != (
-                view.data_ptr(),
-                view.size(),
-                view.stride(),
-                view.dtype,
-            ):
-                self._watch.refuse(
-                    "program",
-                    f"changed what {self._kind} '{name}' stands for",
-                    "write into the tensor with copy_()",
-                )
-
-
-def _definition(program: Program) -> str:
-    """Return ``file:line`` of a program's definition."""
-    target = inspect.unwrap(program)
-    target = getattr(target, "func", target)  # functools.partial
-    target = getattr(target, "__func__", target)  # bound method
-    if not hasattr(target, "__code__"):  # an instance that can be called
-        target = vars(type(target)).get("__call__", target)
-    code = getattr(target, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(program)
+        self._rehearsal.clear()
 
 
 def _replay_once(graph: CpuGraph) -> None:
@@ -368,20 +234,3 @@ def _replay_once(graph: CpuGraph) -> None:
             f"program {graph.key} can't be captured: it ran, but its replay failed",
             found=str(error),
         ) from error
-
-
-def _compare(key: ShapeKey, arena: Arena, eager: bytes, replayed: bytes) -> None:
-    if eager == replayed:
-        return
-    differing = [
-        place.spec.name
-        for place in arena.layout.placements
-        if eager[place.offset : place.offset + place.spec.num_bytes]
-        != replayed[place.offset : place.offset + place.spec.num_bytes]
-    ]
-    raise CaptureError(
-        f"program {key} can't be captured: its replay differs from the program itself",
-        expected="the same bytes",
-        found=f"other bytes in {', '.join(differing)}",
-        fix="look for what the program reads besides its buffers, slots and weights",
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,7 +13,7 @@ from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.backend import SlotRead, Slots
 from flashrt_ros.runtime.capture_guard import CaptureWatch
 from flashrt_ros.runtime.op_traits import OpTraits, argument_names, traits_of
-from flashrt_ros.runtime.spec import Role
+from flashrt_ros.runtime.spec import Placement, Role
 from flashrt_ros.runtime.tape import (
     LaneRegion,
     PrivateRegion,
@@ -58,8 +57,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._watch = watch
         self._arena = arena
         self._lane = lane
-        self._lane_address = arena.lane_address(lane)
-        self._starts = [place.offset for place in arena.layout.placements]
+        self._device = next(iter(arena.views(lane).values())).device.type
         self._slots = {tensor.untyped_storage()._cdata: name for name, tensor in slots.items()}
         self._slot_views = dict(slots)
         self._strangers = strangers
@@ -187,14 +185,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (
             type(tensor) not in _PLAIN
             or tensor.layout is not torch.strided
-            or tensor.device.type != "cpu"
+            or tensor.device.type != self._device
             or tensor.is_quantized
         ):
             self._watch.refuse(
                 traits.name,
-                "has an argument or a result that is no plain CPU tensor "
+                f"has an argument or a result that is no plain tensor on {self._device.upper()} "
                 f"({type(tensor).__name__}, {tensor.layout}, {tensor.device})",
-                "use dense tensors on the CPU",
+                f"use dense tensors on {self._device.upper()}",
             )
         return True
 
@@ -214,23 +212,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.numel() == 0:
             return tensor.detach()
         address = tensor.data_ptr()
-        if self._arena.address <= address < self._arena.address + self._arena.num_bytes:
-            return self._locate_in_lane(tensor, address, traits)
+        found = self._arena.locate(address)
+        if found is not None:
+            return self._locate_in_lane(tensor, found, traits)
         if storage._cdata not in self._slots:
             self._check_foreign(tensor, address, traits)
         return tensor.detach()
 
-    def _locate_in_lane(self, tensor: torch.Tensor, address: int, traits: OpTraits) -> Window:
-        layout = self._arena.layout
-        lane, offset = divmod(address - self._arena.address, layout.lane_bytes)
+    def _locate_in_lane(
+        self, tensor: torch.Tensor, found: tuple[int, Placement, int], traits: OpTraits
+    ) -> Window:
+        lane, place, inside = found
         if lane != self._lane:
             self._watch.refuse(
                 traits.name,
                 f"touches lane {lane} of a program that runs over lane {self._lane}",
                 "use the buffers that the program is given",
             )
-        place = layout.placements[bisect.bisect_right(self._starts, offset) - 1]
-        inside = offset - place.offset
         if inside + _extent_bytes(tensor) > place.spec.num_bytes:
             self._watch.refuse(
                 traits.name,

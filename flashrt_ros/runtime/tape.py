@@ -174,6 +174,16 @@ class Tape:
             if isinstance(window.region, LaneRegion)
         )
 
+    @property
+    def touched_buffers(self) -> frozenset[str]:
+        """Names of the buffers that the operations read or write."""
+        return self.written_buffers | frozenset(
+            window.region.buffer
+            for op in self.ops
+            for window in iter_windows((op.args, dict(op.kwargs)))
+            if isinstance(window.region, LaneRegion)
+        )
+
     def bind(
         self, buffers: Mapping[str, torch.Tensor], private: torch.Tensor
     ) -> list[Callable[[], object]]:

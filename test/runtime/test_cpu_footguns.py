@@ -61,7 +61,7 @@ def test_what_was_left_behind_is_forgotten_once_it_is_gone(world: Any) -> None:
         world.capture(keeper.makes)
     keeper.kept = torch.ones(4, 8)
     world.capture(keeper.reads)
-    assert world.backend._left_behind == []
+    assert world.backend._rehearsal._left_behind == []
 
 
 def test_a_constant_made_before_capture_may_be_kept(world: Any) -> None:

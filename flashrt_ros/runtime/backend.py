@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -53,11 +54,48 @@ class SlotRead:
         return self.address + index * self.pitch_bytes
 
 
+class Fence(abc.ABC):
+    """A point in what was submitted to a backend; done once the device has come past it."""
+
+    @property
+    @abc.abstractmethod
+    def is_done(self) -> bool:
+        """Whether the device has come past it; asks, never waits.
+
+        Raises:
+            DeviceLostError: The device's context is gone.
+        """
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Return when the device has come past it.
+
+        Raises:
+            DeviceLostError: The device's context is gone.
+        """
+
+
+class _Passed(Fence):
+    """A fence that is done."""
+
+    @property
+    def is_done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+PASSED: Fence = _Passed()
+"""The fence of whatever is complete when its call returns."""
+
+
 class CapturedGraph(abc.ABC):
     """A program captured for one lane; replays it without running its Python.
 
     Graphs made by :meth:`rebase` share their private memory with the graph they came
-    from, so that of one capture's graphs only one may be in replay at a time.
+    from, so that of one capture's graphs only one may be in replay at a time. A backend
+    keeps to that by itself.
     """
 
     @property
@@ -82,6 +120,11 @@ class CapturedGraph(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def touched_buffers(self) -> frozenset[str]:
+        """Names of the buffers a replay reads or writes."""
+
+    @property
+    @abc.abstractmethod
     def written_roles(self) -> frozenset[Role]:
         """Roles of the buffers a replay writes."""
 
@@ -97,17 +140,25 @@ class CapturedGraph(abc.ABC):
         """
 
     @abc.abstractmethod
-    def replay(self) -> None:
-        """Run the captured operations once, in order.
+    def replay(self, *, beside: bool = False) -> None:
+        """Submit the captured operations once, in order; ``Backend.fence`` tells when they ran.
+
+        Replays, copies and writes take effect in the order of their calls.
+
+        Args:
+            beside: Don't wait for graphs under way that write neither STATE nor INPUT (the
+                plan's nodes before its commit). For a graph that writes STATE or INPUT and
+                touches nothing that those write, and writes nothing that those read.
 
         Raises:
             BackendError: An operation failed, or the graph is closed; ``is_torn`` says
                 whether STATE or INPUT may be written in part.
+            DeviceLostError: The device's context is gone.
         """
 
     @abc.abstractmethod
     def rebase(self, lane: int) -> CapturedGraph:
-        """Return the same graph over another lane, without running the program.
+        """Return the same graph over another lane; the program is not judged again.
 
         Raises:
             SpecError: No lane has this index.
@@ -136,7 +187,21 @@ class Backend(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """Short name, as in configurations ("cpu")."""
+        """Short name, as in configurations ("cpu", "cuda")."""
+
+    @property
+    @abc.abstractmethod
+    def device(self) -> torch.device:
+        """Where arenas lie, and where a model's weights belong."""
+
+    @property
+    @abc.abstractmethod
+    def has_own_memory(self) -> bool:
+        """Whether blocks lie in other memory than the host's.
+
+        False on a host, and on a device integrated with it: there a spill to the host
+        would free nothing.
+        """
 
     @abc.abstractmethod
     def create_arena(self, layout: ArenaLayout, *, num_lanes: int) -> Arena:
@@ -149,7 +214,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def allocate_block(self, num_bytes: int) -> Block:
-        """Allocate memory that :meth:`copy` reaches; the caller closes it.
+        """Allocate memory beside the lanes that :meth:`copy` reaches; the caller closes it.
 
         Raises:
             SpecError: ``num_bytes`` is not positive.
@@ -157,16 +222,46 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
+    def allocate_host_block(self, num_bytes: int) -> Block:
+        """Allocate memory that the host sees by ``Block.view`` and graphs read in place.
+
+        Raises:
+            SpecError: ``num_bytes`` is not positive.
+            BackendError: There is no such memory, or it can't be locked.
+        """
+
+    @property
+    @abc.abstractmethod
+    def reads_host_in_place(self) -> bool:
+        """Whether graphs can read registered host memory; without it slots are staged."""
+
+    @abc.abstractmethod
+    def register(self, address: int, num_bytes: int) -> None:
+        """Let graphs read mapped host memory in place, from now until :meth:`unregister`.
+
+        Args:
+            address: Page-aligned; stays mapped, to the same pages.
+            num_bytes: Whole pages.
+
+        Raises:
+            BackendError: The memory can't be locked.
+        """
+
+    @abc.abstractmethod
+    def unregister(self, address: int) -> None:
+        """Undo :meth:`register` of the range at this address; waits for the device."""
+
+    @abc.abstractmethod
     def import_slots(
         self, address: int, num_slots: int, channel: ChannelSpec
     ) -> dict[str, torch.Tensor]:
         """View the slots of a channel in place.
 
-        Nothing is read or copied here, so pages may be mapped later. The caller keeps
-        the address range mapped for as long as a tensor or graph over it is used.
+        Nothing is read or copied here. The caller keeps the address range mapped, and
+        registered, for as long as a graph over it is used.
 
         Args:
-            address: Address of slot 0, 256-byte aligned.
+            address: Address of slot 0, 256-byte aligned; of host memory or of a block.
             num_slots: Slots at a pitch of ``channel.slot_bytes``.
             channel: What a slot holds.
 
@@ -203,10 +298,40 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, dst_address: int, src_address: int, num_bytes: int) -> None:
-        """Copy bytes between arenas, blocks and slots, ordered after earlier replays.
+        """Copy bytes between arenas, blocks and slots, in the order of the calls.
 
         Both ranges must be mapped and must not overlap.
         """
+
+    @abc.abstractmethod
+    def copy_aside(self, dst_address: int, src_address: int, num_bytes: int) -> Fence:
+        """Copy bytes after what is submitted so far, beside plan nodes that follow.
+
+        What writes STATE or INPUT, and every :meth:`copy`, waits for it; a plan's nodes
+        before its commit don't. For snapshots, and for lanes that nobody replays.
+
+        Returns:
+            Done once the copy is.
+        """
+
+    @abc.abstractmethod
+    def write(self, address: int, data: bytes | bytearray) -> None:
+        """Copy bytes of the host into a lane or block, in the order of the calls.
+
+        ``data`` may change as soon as the call returns.
+        """
+
+    @abc.abstractmethod
+    def read(self, address: int, num_bytes: int) -> bytes:
+        """Copy bytes of a lane or block out, as of all that is submitted; waits for it."""
+
+    @abc.abstractmethod
+    def fence(self) -> Fence:
+        """Mark the last replay, copy or write that was submitted."""
+
+    @abc.abstractmethod
+    def ordered(self) -> AbstractContextManager[None]:
+        """Run torch operators of the block in the order of replays and copies."""
 
     @abc.abstractmethod
     def synchronize(self) -> None:

@@ -10,17 +10,25 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from operator import length_hint
 
 import torch
 
-from flashrt_ros.errors import BackendError, CaptureError, SpecError
-from flashrt_ros.runtime.arena import DTYPES, Arena, Block
-from flashrt_ros.runtime.backend import Backend, CapturedGraph, Program, SlotRead, Slots
+from flashrt_ros.errors import BackendError, CaptureError
+from flashrt_ros.runtime.arena import Arena, Block
+from flashrt_ros.runtime.backend import (
+    PASSED,
+    Backend,
+    CapturedGraph,
+    Fence,
+    Program,
+    SlotRead,
+    Slots,
+)
 from flashrt_ros.runtime.rehearsal import Rehearsal, check_equal, check_sealed
+from flashrt_ros.runtime.slot_views import view_slots
 from flashrt_ros.runtime.spec import (
-    BUFFER_ALIGNMENT_BYTES,
-    ITEM_BYTES,
     ArenaLayout,
     ChannelSpec,
     Role,
@@ -83,6 +91,11 @@ class CpuGraph(CapturedGraph):
         return self._tape.written_buffers
 
     @property
+    def touched_buffers(self) -> frozenset[str]:
+        """Names of the buffers a replay reads or writes."""
+        return self._tape.touched_buffers
+
+    @property
     def written_roles(self) -> frozenset[Role]:
         """Roles of the buffers a replay writes."""
         return frozenset(
@@ -97,7 +110,7 @@ class CpuGraph(CapturedGraph):
         """Return the memory of intermediates, ``uint8``; empty once closed."""
         return () if self._private is None else (self._private,)
 
-    def replay(self) -> None:
+    def replay(self, *, beside: bool = False) -> None:
         """Call the operators in order; returns when the last one has."""
         self._check_open()
         calls = iter(self._calls)
@@ -157,6 +170,21 @@ class CpuBackend(Backend):
         """The name in configurations."""
         return "cpu"
 
+    @property
+    def device(self) -> torch.device:
+        """The host."""
+        return torch.device("cpu")
+
+    @property
+    def has_own_memory(self) -> bool:
+        """No: lanes and blocks are the process's."""
+        return False
+
+    @property
+    def reads_host_in_place(self) -> bool:
+        """Yes: all memory is the host's."""
+        return True
+
     def create_arena(self, layout: ArenaLayout, *, num_lanes: int) -> Arena:
         """Allocate an arena in the process's memory."""
         return Arena(layout, num_lanes=num_lanes)
@@ -165,27 +193,21 @@ class CpuBackend(Backend):
         """Allocate pages of the process."""
         return Block(num_bytes)
 
+    def allocate_host_block(self, num_bytes: int) -> Block:
+        """Allocate pages of the process."""
+        return Block(num_bytes)
+
+    def register(self, address: int, num_bytes: int) -> None:
+        """Do nothing: graphs read all mapped memory."""
+
+    def unregister(self, address: int) -> None:
+        """Do nothing."""
+
     def import_slots(
         self, address: int, num_slots: int, channel: ChannelSpec
     ) -> dict[str, torch.Tensor]:
         """View the slots of a channel in place."""
-        if num_slots <= 0 or address % BUFFER_ALIGNMENT_BYTES:
-            raise SpecError(
-                f"the slots of channel '{channel.name}' can't be viewed",
-                expected=f"at least one slot, at a multiple of {BUFFER_ALIGNMENT_BYTES}",
-                found=f"{num_slots} at {address:#x}",
-            )
-        views: dict[str, torch.Tensor] = {}
-        for part in channel.fields:
-            offset = channel.field_offset(part.name)
-            num_bytes = (num_slots - 1) * channel.slot_bytes + part.num_bytes
-            memory = (ctypes.c_char * num_bytes).from_address(address + offset)
-            flat = torch.frombuffer(memory, dtype=DTYPES[part.dtype])
-            row = torch.empty(part.shape, device="meta").stride()
-            views[f"{channel.name}.{part.name}"] = flat.as_strided(
-                (num_slots, *part.shape), (channel.slot_bytes // ITEM_BYTES[part.dtype], *row)
-            )
-        return views
+        return view_slots(address, num_slots, channel, _host_bytes)
 
     def capture(
         self, program: Program, key: ShapeKey, arena: Arena, lane: int, slots: Slots
@@ -218,6 +240,28 @@ class CpuBackend(Backend):
         """Copy bytes; done when it returns."""
         ctypes.memmove(dst_address, src_address, num_bytes)
 
+    def copy_aside(self, dst_address: int, src_address: int, num_bytes: int) -> Fence:
+        """Copy bytes; done when it returns."""
+        ctypes.memmove(dst_address, src_address, num_bytes)
+        return PASSED
+
+    def write(self, address: int, data: bytes | bytearray) -> None:
+        """Copy bytes in; done when it returns."""
+        source = data if isinstance(data, bytes) else bytes(data)
+        ctypes.memmove(address, source, len(source))
+
+    def read(self, address: int, num_bytes: int) -> bytes:
+        """Copy bytes out."""
+        return ctypes.string_at(address, num_bytes)
+
+    def fence(self) -> Fence:
+        """Return a fence that is done."""
+        return PASSED
+
+    def ordered(self) -> AbstractContextManager[None]:
+        """Do nothing: every operator has run when it returns."""
+        return nullcontext()
+
     def synchronize(self) -> None:
         """Return at once: no call of this backend leaves work behind."""
 
@@ -234,3 +278,8 @@ def _replay_once(graph: CpuGraph) -> None:
             f"program {graph.key} can't be captured: it ran, but its replay failed",
             found=str(error),
         ) from error
+
+
+def _host_bytes(address: int, num_bytes: int) -> torch.Tensor:
+    memory = (ctypes.c_char * num_bytes).from_address(address)
+    return torch.frombuffer(memory, dtype=torch.uint8)

@@ -16,6 +16,7 @@ GENERATED = ("msg", "srv")
 BELOW: dict[str, set[str]] = {
     "": set(),  # flashrt_ros/__init__.py
     "errors": set(),
+    "native": set(),
     "runtime": {"errors"},
     "capsule": {"errors", "runtime"},
     "models": {"errors", "runtime"},

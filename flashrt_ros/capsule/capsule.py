@@ -10,9 +10,11 @@ from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.errors import CapsuleNameError
 
 if TYPE_CHECKING:
+    from flashrt_ros.runtime.arena import Block
+
+if TYPE_CHECKING:
     # Memory needs torch; names and positions, which the capsule files need, don't.
     from flashrt_ros.capsule.tiers import Residence
-    from flashrt_ros.runtime.arena import Block
 
 HOME = "home"
 """The capsule that a reset restores unless told otherwise."""

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.tiers import DISK, DiskTier, FilePlace, MemoryTier
-from flashrt_ros.errors import CapsuleQuotaError
-from flashrt_ros.runtime.arena import Block
+from flashrt_ros.errors import CapsuleQuotaError, FlashrtError
+
+if TYPE_CHECKING:
+    from flashrt_ros.runtime.arena import Block
 
 
 class NotYet(Exception):  # noqa: N818 - an answer that comes later, not an error
     """A verb needs bytes moved first; nothing has changed, and the mover knows what to do.
 
     Never leaves the engine: the verb is tried again once something has moved.
+
+    Args:
+        what: What is waited for.
+        capsule_id: Whose bytes are to come; "" where room is to be made.
     """
+
+    def __init__(self, what: str, capsule_id: str = "") -> None:
+        super().__init__(what)
+        self.capsule_id = capsule_id
 
 
 class Room:
@@ -28,6 +39,8 @@ class Room:
         wanted: Capsules to be brought to memory, in the order they were asked for.
         climbing: Capsules used below the first tier, to be brought up when there is room.
         needs_room: Memory tiers in which a verb waits for a block.
+        has_changed: Something was used, made or let go since the mover looked.
+        disk_error: Why no file is written for a while; None while the disk is fine.
         on_release_file: Called with a file that no capsule needs any more.
 
     Args:
@@ -49,6 +62,8 @@ class Room:
         self.wanted: dict[str, None] = {}
         self.climbing: dict[str, None] = {}
         self.needs_room: set[str] = set()
+        self.has_changed = False
+        self.disk_error: FlashrtError | None = None
         self.on_release_file: Callable[[FilePlace], None] = lambda place: None
 
     @property
@@ -71,6 +86,7 @@ class Room:
         """Make a capsule the most recently used one."""
         self._num_uses += 1
         capsule.residence.last_use = self._num_uses
+        self.has_changed = self.has_changed or not capsule.is_automatic
 
     def use(self, capsule: Capsule) -> None:
         """Note a use; have the bytes fetched if they are on disk only.
@@ -81,11 +97,26 @@ class Room:
         """
         if not capsule.residence.is_in_memory:
             self.check_claimable(self.lowest)
-            self.wanted[capsule.id] = None
-            raise NotYet(f"capsule '{capsule.title}' is on disk")
+            self._want(capsule)
         self.note_use(capsule)
         if capsule.tier != self.tiers[0].name and not capsule.is_automatic:
             self.climbing[capsule.id] = None
+
+    def require_lowest(self, capsule: Capsule) -> None:
+        """Make sure that the host can read a capsule's bytes.
+
+        Raises:
+            NotYet: The mover was told to bring them where it can.
+            CapsuleQuotaError: Pins leave no room to bring them to.
+        """
+        if self.lowest.name not in capsule.residence.blocks:
+            self.check_claimable(self.lowest)
+            self._want(capsule)
+
+    def _want(self, capsule: Capsule) -> None:
+        self.wanted[capsule.id] = None
+        self.has_changed = True
+        raise NotYet(f"capsule '{capsule.title}' is in the tier {capsule.tier}", capsule.id)
 
     # claiming ----------------------------------------------------------------------------
 
@@ -101,6 +132,7 @@ class Room:
             if victim is None or not self.may_release(victim, tier):
                 self.check_claimable(tier)
                 self.needs_room.add(tier.name)
+                self.has_changed = True
                 raise NotYet(f"the tier {tier.name} is full")
             self.release_copy(victim, tier)
         self.needs_room.discard(tier.name)
@@ -150,6 +182,17 @@ class Room:
                 return False
             self.release_file(spare)
         return True
+
+    def disk_refusal(self, num_bytes: int) -> CapsuleQuotaError:
+        """Say why :meth:`claim_disk` was refused."""
+        disk = self.disk
+        used = "no folder" if disk is None else f"{disk.used_bytes} of {disk.quota_bytes} in use"
+        return CapsuleQuotaError(
+            "the disk tier has no room for a capsule",
+            expected=f"{num_bytes} bytes free",
+            found=used,
+            fix="drop capsules, or raise capsule_disk_quota_bytes",
+        )
 
     # victims -----------------------------------------------------------------------------
 
@@ -211,6 +254,7 @@ class Room:
         self.wanted.pop(capsule.id, None)
         self.climbing.pop(capsule.id, None)
         residence.is_gone = True
+        self.has_changed = self.has_changed or not residence.is_reserved
         if residence.file is not None:
             self.release_file(capsule)
         if residence.num_holds:
@@ -250,10 +294,11 @@ class Room:
         if victim.residence.is_redundant(tier.name):
             return True
         is_last = index + 1 == len(self.tiers)
-        return self._can_file(victim.num_bytes) if is_last else self._is_claimable(index + 1)
+        return self.can_file(victim.num_bytes) if is_last else self._is_claimable(index + 1)
 
-    def _can_file(self, num_bytes: int) -> bool:
-        if self.disk is None:
+    def can_file(self, num_bytes: int) -> bool:
+        """Tell whether :meth:`claim_disk` would succeed, now that the disk is fine."""
+        if self.disk is None or self.disk_error is not None:
             return False
         spare = sum(
             c.residence.file.num_bytes

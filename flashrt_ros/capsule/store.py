@@ -297,6 +297,7 @@ class CapsuleStore:
         """Replace fields of a capsule's record and return it as it is now."""
         changed = dataclasses.replace(self._capsules[capsule.id], **changes)  # type: ignore[arg-type]
         self._capsules[capsule.id] = changed
+        self.room.has_changed = self.room.has_changed or "pinned" in changes
         return changed
 
     def ancestors(self, capsule_id: str) -> Iterator[str]:

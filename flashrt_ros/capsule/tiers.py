@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from flashrt_ros.runtime.arena import Block
+if TYPE_CHECKING:
+    from flashrt_ros.runtime.arena import Block
+
 
 DEVICE = "device"
 HOST = "host"

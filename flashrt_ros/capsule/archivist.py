@@ -1,0 +1,112 @@
+"""One thread for what blocks (files and their digests), so that the engine's loop never does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from flashrt_ros.errors import FlashrtError
+
+logger = logging.getLogger(__name__)
+
+_NICENESS = 10
+"""Above the loop's, where both want a core."""
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A piece of work, and who is told of its end.
+
+    Attributes:
+        work: Runs on the archivist's thread.
+        done: Gets the result or the error, on the thread that polls.
+        outcome: Of ``work``, once it ran.
+    """
+
+    work: Callable[[], object]
+    done: Callable[[object], None]
+    outcome: object = None
+
+
+class Archivist:
+    """Runs tasks one after the other on a thread of its own; hands results over when polled.
+
+    The thread starts with the object, so that it does not inherit a real-time priority
+    that the loop gets later, and gives way to it.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self._num_pending = 0
+        self._thread: threading.Thread | None = threading.Thread(
+            target=self._run, name="archivist", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def num_pending(self) -> int:
+        """Tasks submitted whose result was not handed over yet."""
+        return self._num_pending
+
+    def submit(self, work: Callable[[], object], done: Callable[[object], None]) -> None:
+        """Queue a task; ``done`` gets its result, or the exception it ended with."""
+        assert self._thread is not None, "the archivist is closed"
+        self._num_pending += 1
+        self._tasks.put(Task(work, done))
+
+    def poll(self, timeout_s: float = 0.0) -> bool:
+        """Hand over what has ended since; True if anything had.
+
+        Args:
+            timeout_s: How long to wait for the first, where tasks are under way.
+        """
+        has_ended = False
+        while self._num_pending:
+            try:
+                task = self._ended.get(timeout=0.0 if has_ended else timeout_s)
+            except queue.Empty:
+                break
+            has_ended = True
+            self._num_pending -= 1
+            task.done(task.outcome)
+        return has_ended
+
+    def close(self) -> None:
+        """Run what is queued to its end and hand it over, then end the thread. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._tasks.put(None)
+        thread.join()
+        self.poll()
+
+    def __enter__(self) -> Archivist:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while (task := self._tasks.get()) is not None:
+            try:
+                task.outcome = task.work()
+            except FlashrtError as error:
+                task.outcome = error
+            except Exception as error:  # the boundary of the thread: the loop must hear of it
+                logger.exception("a task of the archivist failed")
+                task.outcome = FlashrtError(f"work on a capsule file failed: {error!r}")
+            self._ended.put(task)

@@ -1,0 +1,465 @@
+"""Moves payloads between tiers in the background, a slice at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from flashrt_ros.capsule.archivist import Archivist
+from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.capsule.room import NotYet, Room
+from flashrt_ros.capsule.shelf import KEPT, SPILLED, Shelf
+from flashrt_ros.capsule.store import CapsuleStore
+from flashrt_ros.capsule.tiers import FilePlace, MemoryTier
+from flashrt_ros.errors import CapsuleNotFoundError, CapsuleQuotaError, FlashrtError
+
+if TYPE_CHECKING:
+    from flashrt_ros.runtime.arena import Block
+
+logger = logging.getLogger(__name__)
+
+POLL_NS = 1_000_000
+"""How often a file that is under way is asked for."""
+
+RETRY_NS = 5_000_000_000
+"""How long the disk is left alone after it refused a file."""
+
+CLOSE_S = 60.0
+"""Longest wait for one file at the end."""
+
+WHOLE = 1 << 62
+"""Slice for callers that need not stay responsive."""
+
+Copy = Callable[[int, int, int], None]
+"""Copies ``(to address, from address, bytes)``, ordered as the backend orders."""
+
+Fence = Callable[[], Callable[[], bool]]
+"""Marks this moment; what it returns tells whether all copies made before have ended."""
+
+
+def no_fence() -> Callable[[], bool]:
+    """Mark nothing: for backends whose copies have ended when they return."""
+    return lambda: True
+
+
+@dataclass(slots=True, eq=False)
+class CopyJob:
+    """A copy from one memory tier to another, under way."""
+
+    capsule: Capsule
+    source: Block
+    target: Block
+    tier: MemoryTier
+    num_copied: int = 0
+    has_ended: Callable[[], bool] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class WriteRequest:
+    """A file that somebody asked for.
+
+    Attributes:
+        capsule_id: What to write.
+        shelf: Where.
+        key: Name of the file.
+        done: Gets the digest, or the error.
+    """
+
+    capsule_id: str
+    shelf: str
+    key: str
+    done: Callable[[str | FlashrtError], None]
+
+
+class Mover:
+    """Makes the copies that ``Room`` decides by, and the files that were asked for.
+
+    Lower copies are made ahead of need: as soon as a tier is full, of the capsule that is
+    next to give way. So a snapshot finds room at once unless they come faster than the
+    disk takes them; then it waits for the disk, and ticks do not.
+
+    Args:
+        store: Whose capsules are moved.
+        archivist: Runs what blocks.
+        shelves: By name: :data:`SPILLED`, :data:`KEPT`, and those of the verbs.
+        copy: Between any two blocks.
+        fence: Orders the archivist after copies that the device still makes.
+        now_ns: Monotonic clock, ns.
+    """
+
+    def __init__(
+        self,
+        store: CapsuleStore,
+        archivist: Archivist,
+        shelves: Mapping[str, Shelf],
+        *,
+        copy: Copy,
+        fence: Fence = no_fence,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._room: Room = store.room
+        self._archivist = archivist
+        self._shelves = shelves
+        self._copy = copy
+        self._fence = fence
+        self._now_ns = now_ns
+        self._job: CopyJob | None = None
+        self._fenced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+        self._is_closing = False
+        self._is_filing = False
+        self._writes: deque[WriteRequest] = deque()
+        self._removals: dict[tuple[str, str], None] = {}
+        self._failures: dict[str, FlashrtError] = {}
+        self._has_failed = False
+        self._retry_ns = 0
+        self._polled_ns = 0
+        self._room.on_release_file = self._remove_later
+
+    # what is asked -------------------------------------------------------------------------
+
+    def write(
+        self,
+        capsule: Capsule,
+        shelf: str,
+        key: str,
+        done: Callable[[str | FlashrtError], None],
+    ) -> None:
+        """Have a capsule written to a file; ``done`` gets the digest or the error, later."""
+        self._writes.append(WriteRequest(capsule.id, shelf, key, done))
+        self._room.has_changed = True
+
+    def persist(self, capsule: Capsule) -> None:
+        """Have a persisted capsule written, in place of the file of its name."""
+        key = capsule.title
+
+        def done(answer: str | FlashrtError) -> None:
+            if isinstance(answer, FlashrtError) and self._store.has(capsule.id):
+                logger.error("capsule '%s' is not persisted: %s", capsule.title, answer)
+
+        self.write(capsule, KEPT, key, done)
+
+    def read(
+        self,
+        shelf: str,
+        key: str,
+        block: Block,
+        done: Callable[[str | FlashrtError], None],
+    ) -> None:
+        """Read a file into a block of the lowest memory tier; ``done`` gets the digest or error."""
+        view = block.view()
+        self._after_fence(
+            lambda: self._archivist.submit(
+                lambda: self._shelves[shelf].read(key, view), _answer_with(done)
+            )
+        )
+
+    def take_failures(self) -> dict[str, FlashrtError]:
+        """Return why capsules could not be fetched since the last call, by id; "" is the disk's."""
+        failures, self._failures = self._failures, {}
+        return failures
+
+    # the loop ------------------------------------------------------------------------------
+
+    def next_ns(self) -> int | None:
+        """Return when :meth:`advance` has something to do, None for never."""
+        if self._job is not None or self._fenced or self._room.has_changed:
+            return self._polled_ns
+        if self._archivist.num_pending:
+            return self._polled_ns + POLL_NS
+        return self._retry_ns or None
+
+    def advance(self, max_bytes: int) -> bool:
+        """Do one slice of work; True if something was moved, so that who waits may try again."""
+        self._polled_ns = self._now_ns()
+        if self._retry_ns and self._polled_ns >= self._retry_ns:
+            self._retry_ns = 0
+            self._room.disk_error = None
+            self._room.has_changed = True
+        has_moved = self._archivist.poll()
+        for entry in [entry for entry in self._fenced if entry[0]()]:
+            self._fenced.remove(entry)
+            entry[1]()
+        if self._job is not None:
+            return self._copy_slice(self._job, max_bytes) or has_moved
+        if self._room.has_changed:
+            self._room.has_changed = self._start()
+        has_failed, self._has_failed = self._has_failed, False
+        return has_moved or has_failed
+
+    def wait(self, timeout_s: float) -> bool:
+        """Advance until something was moved, at most ``timeout_s`` without progress.
+
+        For callers without a loop; True if something was moved.
+        """
+        while not self.advance(WHOLE):
+            is_busy = self._job is not None or self._fenced or self._room.has_changed
+            if not is_busy and not self._archivist.poll(timeout_s):
+                return False
+            if not is_busy:
+                return True
+        return True
+
+    def close(self) -> None:
+        """Finish the files that were asked for; then nothing is moved any more. Idempotent."""
+        self._is_closing = True
+        while self._writes and self.wait(CLOSE_S):
+            pass
+        self._archivist.close()
+
+    # choosing ------------------------------------------------------------------------------
+
+    def _start(self) -> bool:
+        """Begin the most urgent move that can begin now; False when there is none."""
+        return (
+            self._start_removal()
+            or self._start_fetch()
+            or self._start_write()
+            or any(self._start_lowering(tier) for tier in reversed(self._room.tiers))
+            or self._start_climb()
+        )
+
+    def _start_removal(self) -> bool:
+        for folder, key in tuple(self._removals):
+            del self._removals[folder, key]
+            if not self._is_in_use(folder, key):
+                self._archivist.submit(partial(self._shelves[folder].remove, key), _log_error)
+                return True
+        return False
+
+    def _is_in_use(self, folder: str, key: str) -> bool:
+        """Tell whether a file has a new owner, or gets one: its replacement is atomic."""
+        if any(request.shelf == folder and request.key == key for request in self._writes):
+            return True
+        places = (capsule.residence.file for capsule in self._store)
+        return any(
+            place is not None and (place.folder, place.key) == (folder, key) for place in places
+        )
+
+    def _start_fetch(self) -> bool:
+        for capsule_id in tuple(self._room.wanted):
+            capsule = self._store.find(capsule_id)
+            lowest = self._room.lowest
+            if capsule is None or lowest.name in capsule.residence.blocks:
+                del self._room.wanted[capsule_id]
+                continue
+            is_on_disk = not capsule.residence.is_in_memory
+            if is_on_disk and self._is_filing:
+                continue
+            try:
+                block = self._room.claim(lowest)
+            except NotYet:
+                continue
+            except CapsuleQuotaError as error:
+                self._fail(capsule_id, error)
+                continue
+            if is_on_disk:
+                self._begin_fetch(capsule, block)
+            else:
+                self._begin_copy(capsule, block, lowest)
+            return True
+        return False
+
+    def _start_write(self) -> bool:
+        if self._is_filing:
+            return False
+        for request in tuple(self._writes):
+            capsule = self._store.find(request.capsule_id)
+            if capsule is None or capsule.id != request.capsule_id:
+                self._writes.remove(request)
+                request.done(
+                    CapsuleNotFoundError(f"capsule '{request.capsule_id}' was dropped meanwhile")
+                )
+                continue
+            if self._room.lowest.name not in capsule.residence.blocks:
+                if capsule.id in self._room.wanted:
+                    continue
+                self._room.wanted[capsule.id] = None
+                return True
+            if request.shelf == KEPT and not self._room.claim_disk(capsule.num_bytes):
+                self._writes.remove(request)
+                request.done(self._room.disk_refusal(capsule.num_bytes))
+                continue
+            self._writes.remove(request)
+            self._begin_write(capsule, request)
+            return True
+        return False
+
+    def _start_lowering(self, tier: MemoryTier) -> bool:
+        if tier.has_room and tier.name not in self._room.needs_room:
+            return False
+        victim = None if self._is_closing else self._room.victim_without_copy(tier)
+        if victim is None or victim.residence.num_holds:
+            return False
+        index = self._room.tiers.index(tier) + 1
+        if index < len(self._room.tiers):
+            lower = self._room.tiers[index]
+            try:
+                block = self._room.claim(lower)
+            except (NotYet, CapsuleQuotaError):
+                return False
+            self._begin_copy(victim, block, lower)
+            return True
+        if self._is_filing or self._retry_ns or not self._room.claim_disk(victim.num_bytes):
+            return False
+        self._begin_write(victim, WriteRequest(victim.id, SPILLED, victim.id, self._after_spill))
+        return True
+
+    def _start_climb(self) -> bool:
+        first = self._room.tiers[0]
+        for capsule_id in tuple(self._room.climbing):
+            del self._room.climbing[capsule_id]
+            capsule = self._store.find(capsule_id)
+            if capsule is None or not capsule.residence.is_in_memory or capsule.tier == first.name:
+                continue
+            victim = None if first.has_room else self._room.victim(first)
+            is_older = victim is None or victim.residence.last_use < capsule.residence.last_use
+            if not is_older:
+                continue
+            try:
+                block = self._room.claim(first)
+            except CapsuleQuotaError:
+                continue
+            except NotYet:
+                self._room.climbing[capsule_id] = None
+                return False
+            self._begin_copy(capsule, block, first)
+            return True
+        return False
+
+    # moving --------------------------------------------------------------------------------
+
+    def _begin_copy(self, capsule: Capsule, block: Block, tier: MemoryTier) -> None:
+        self._room.hold(capsule)
+        self._job = CopyJob(capsule, capsule.block, block, tier)
+
+    def _copy_slice(self, job: CopyJob, max_bytes: int) -> bool:
+        """Copy on; True once the copy is whole."""
+        if job.has_ended is None:
+            count = min(max_bytes, job.capsule.num_bytes - job.num_copied)
+            if job.capsule.residence.is_gone:
+                count = 0
+                job.num_copied = job.capsule.num_bytes
+            if count:
+                start = job.num_copied
+                self._copy(job.target.address + start, job.source.address + start, count)
+                job.num_copied += count
+            if job.num_copied < job.capsule.num_bytes:
+                return False
+            job.has_ended = self._fence()
+        if not job.has_ended():
+            return False
+        self._job = None
+        self._settle(job.capsule, job.tier, job.target)
+        return True
+
+    def _settle(self, capsule: Capsule, tier: MemoryTier, block: Block) -> None:
+        """Note a copy that is whole, unless its capsule went away meanwhile."""
+        if capsule.residence.is_gone or tier.name in capsule.residence.blocks:
+            tier.give(block)
+        else:
+            capsule.residence.put(tier.name, block)
+        self._room.wanted.pop(capsule.id, None)
+        self._room.has_changed = True
+        self._room.unhold(capsule)
+
+    def _begin_fetch(self, capsule: Capsule, block: Block) -> None:
+        place = capsule.residence.file
+        assert place is not None
+        lowest = self._room.lowest
+        self._room.hold(capsule)
+        self._is_filing = True
+
+        def done(answer: str | FlashrtError) -> None:
+            self._is_filing = False
+            if isinstance(answer, FlashrtError):
+                lowest.give(block)
+                self._fail(capsule.id, answer)
+                self._room.has_changed = True
+                self._room.unhold(capsule)
+                return
+            self._room.note_use(capsule)
+            self._settle(capsule, lowest, block)
+
+        self.read(place.folder, place.key, block, done)
+
+    def _begin_write(self, capsule: Capsule, request: WriteRequest) -> None:
+        shelf = self._shelves[request.shelf]
+        payload = capsule.residence.blocks[self._room.lowest.name].view()[: capsule.num_bytes]
+        described = self._describe(capsule, request)
+        self._room.hold(capsule)
+        self._is_filing = True
+
+        def done(answer: str | FlashrtError) -> None:
+            self._is_filing = False
+            if not isinstance(answer, FlashrtError):
+                self._note_file(capsule, request, answer)
+            self._room.has_changed = True
+            self._room.unhold(capsule)
+            request.done(answer)
+
+        self._after_fence(
+            lambda: self._archivist.submit(
+                lambda: shelf.write(described, request.key, payload), _answer_with(done)
+            )
+        )
+
+    def _describe(self, capsule: Capsule, request: WriteRequest) -> Capsule:
+        """Return the record to write: what a restart finds descends from what it finds too."""
+        if request.shelf != KEPT:
+            return capsule
+        return dataclasses.replace(capsule, parent=self._store.nearest_persisted(capsule))
+
+    def _note_file(self, capsule: Capsule, request: WriteRequest, digest: str) -> None:
+        if capsule.residence.is_gone:
+            if request.shelf in (KEPT, SPILLED):
+                self._remove_later(FilePlace(request.shelf, request.key, 0))
+            return
+        if request.shelf in (KEPT, SPILLED):
+            place = FilePlace(request.shelf, request.key, capsule.num_bytes)
+            self._room.add_file(capsule, place)
+        self._store.change(capsule, digest=digest)
+
+    def _after_spill(self, answer: str | FlashrtError) -> None:
+        if isinstance(answer, FlashrtError):
+            logger.error("no capsule can be moved to disk: %s", answer)
+            self._retry_ns = self._now_ns() + RETRY_NS
+            self._room.disk_error = answer
+            self._note_failure("", answer)
+
+    def _after_fence(self, begin: Callable[[], None]) -> None:
+        has_ended = self._fence()
+        if has_ended():
+            begin()
+        else:
+            self._fenced.append((has_ended, begin))
+
+    def _fail(self, capsule_id: str, error: FlashrtError) -> None:
+        self._room.wanted.pop(capsule_id, None)
+        self._note_failure(capsule_id, error)
+        for request in [one for one in self._writes if one.capsule_id == capsule_id]:
+            self._writes.remove(request)
+            request.done(error)
+
+    def _note_failure(self, capsule_id: str, error: FlashrtError) -> None:
+        self._failures[capsule_id] = error
+        self._has_failed = True
+
+    def _remove_later(self, place: FilePlace) -> None:
+        self._removals[place.folder, place.key] = None
+        self._room.has_changed = True
+
+
+def _answer_with(done: Callable[[str | FlashrtError], None]) -> Callable[[object], None]:
+    """Give a task's outcome its type back."""
+    return lambda outcome: done(outcome if isinstance(outcome, FlashrtError) else str(outcome))
+
+
+def _log_error(outcome: object) -> None:
+    if isinstance(outcome, FlashrtError):
+        logger.error("a capsule file is left behind: %s", outcome)

@@ -37,18 +37,16 @@ class Task:
 class Archivist:
     """Runs tasks one after the other on a thread of its own; hands results over when polled.
 
-    The thread starts with the object, so that it does not inherit a real-time priority
-    that the loop gets later, and gives way to it.
+    The thread starts with the first task and gives way to the loop: it drops the real-time
+    priority that it may have inherited.
     """
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[Task] = queue.SimpleQueue()
         self._num_pending = 0
-        self._thread: threading.Thread | None = threading.Thread(
-            target=self._run, name="archivist", daemon=True
-        )
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     @property
     def num_pending(self) -> int:
@@ -57,7 +55,10 @@ class Archivist:
 
     def submit(self, work: Callable[[], object], done: Callable[[object], None]) -> None:
         """Queue a task; ``done`` gets its result, or the exception it ended with."""
-        assert self._thread is not None, "the archivist is closed"
+        assert not self._is_closed
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="archivist", daemon=True)
+            self._thread.start()
         self._num_pending += 1
         self._tasks.put(Task(work, done))
 
@@ -80,6 +81,7 @@ class Archivist:
 
     def close(self) -> None:
         """Run what is queued to its end and hand it over, then end the thread. Idempotent."""
+        self._is_closed = True
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -100,6 +102,7 @@ class Archivist:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while (task := self._tasks.get()) is not None:
             try:

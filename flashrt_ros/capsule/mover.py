@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flashrt_ros.capsule.archivist import Archivist
 from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.capsule.record import CapsuleRecord
 from flashrt_ros.capsule.room import NotYet, Room
 from flashrt_ros.capsule.shelf import KEPT, SPILLED, Shelf
 from flashrt_ros.capsule.store import CapsuleStore
@@ -20,6 +21,7 @@ from flashrt_ros.errors import CapsuleNotFoundError, CapsuleQuotaError, FlashrtE
 
 if TYPE_CHECKING:
     from flashrt_ros.runtime.arena import Block
+    from flashrt_ros.runtime.backend import Fence
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +37,11 @@ CLOSE_S = 60.0
 WHOLE = 1 << 62
 """Slice for callers that need not stay responsive."""
 
+Done = Callable[[CapsuleRecord | FlashrtError], None]
+"""Takes what the file says of its capsule, or why there is none."""
+
 Copy = Callable[[int, int, int], None]
 """Copies ``(to address, from address, bytes)``, ordered as the backend orders."""
-
-Fence = Callable[[], Callable[[], bool]]
-"""Marks this moment; what it returns tells whether all copies made before have ended."""
-
-
-def no_fence() -> Callable[[], bool]:
-    """Mark nothing: for backends whose copies have ended when they return."""
-    return lambda: True
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +53,7 @@ class CopyJob:
     target: Block
     tier: MemoryTier
     num_copied: int = 0
-    has_ended: Callable[[], bool] | None = None
+    fence: Fence | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -67,13 +64,15 @@ class WriteRequest:
         capsule_id: What to write.
         shelf: Where.
         key: Name of the file.
-        done: Gets the digest, or the error.
+        done: Told when it is there.
+        replace: Take the name over from another capsule's file.
     """
 
     capsule_id: str
     shelf: str
     key: str
-    done: Callable[[str | FlashrtError], None]
+    done: Done
+    replace: bool = True
 
 
 class Mover:
@@ -88,7 +87,7 @@ class Mover:
         archivist: Runs what blocks.
         shelves: By name: :data:`SPILLED`, :data:`KEPT`, and those of the verbs.
         copy: Between any two blocks.
-        fence: Orders the archivist after copies that the device still makes.
+        fence: Marks the last copy; the archivist starts once the device has come past it.
         now_ns: Monotonic clock, ns.
     """
 
@@ -99,7 +98,7 @@ class Mover:
         shelves: Mapping[str, Shelf],
         *,
         copy: Copy,
-        fence: Fence = no_fence,
+        fence: Callable[[], Fence],
         now_ns: Callable[[], int],
     ) -> None:
         self._store = store
@@ -110,7 +109,7 @@ class Mover:
         self._fence = fence
         self._now_ns = now_ns
         self._job: CopyJob | None = None
-        self._fenced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+        self._fenced: list[tuple[Fence, Callable[[], None]]] = []
         self._is_closing = False
         self._is_filing = False
         self._writes: deque[WriteRequest] = deque()
@@ -128,17 +127,19 @@ class Mover:
         capsule: Capsule,
         shelf: str,
         key: str,
-        done: Callable[[str | FlashrtError], None],
+        done: Done,
+        *,
+        replace: bool = True,
     ) -> None:
-        """Have a capsule written to a file; ``done`` gets the digest or the error, later."""
-        self._writes.append(WriteRequest(capsule.id, shelf, key, done))
+        """Have a capsule written to a file; ``done`` is told later."""
+        self._writes.append(WriteRequest(capsule.id, shelf, key, done, replace))
         self._room.has_changed = True
 
     def persist(self, capsule: Capsule) -> None:
         """Have a persisted capsule written, in place of the file of its name."""
         key = capsule.title
 
-        def done(answer: str | FlashrtError) -> None:
+        def done(answer: CapsuleRecord | FlashrtError) -> None:
             if isinstance(answer, FlashrtError) and self._store.has(capsule.id):
                 logger.error("capsule '%s' is not persisted: %s", capsule.title, answer)
 
@@ -149,9 +150,9 @@ class Mover:
         shelf: str,
         key: str,
         block: Block,
-        done: Callable[[str | FlashrtError], None],
+        done: Done,
     ) -> None:
-        """Read a file into a block of the lowest memory tier; ``done`` gets the digest or error."""
+        """Read a file into a block of the lowest memory tier; ``done`` is told later."""
         view = block.view()
         self._after_fence(
             lambda: self._archivist.submit(
@@ -182,7 +183,7 @@ class Mover:
             self._room.disk_error = None
             self._room.has_changed = True
         has_moved = self._archivist.poll()
-        for entry in [entry for entry in self._fenced if entry[0]()]:
+        for entry in [entry for entry in self._fenced if entry[0].is_done]:
             self._fenced.remove(entry)
             entry[1]()
         if self._job is not None:
@@ -340,7 +341,7 @@ class Mover:
 
     def _copy_slice(self, job: CopyJob, max_bytes: int) -> bool:
         """Copy on; True once the copy is whole."""
-        if job.has_ended is None:
+        if job.fence is None:
             count = min(max_bytes, job.capsule.num_bytes - job.num_copied)
             if job.capsule.residence.is_gone:
                 count = 0
@@ -351,8 +352,8 @@ class Mover:
                 job.num_copied += count
             if job.num_copied < job.capsule.num_bytes:
                 return False
-            job.has_ended = self._fence()
-        if not job.has_ended():
+            job.fence = self._fence()
+        if not job.fence.is_done:
             return False
         self._job = None
         self._settle(job.capsule, job.tier, job.target)
@@ -375,7 +376,7 @@ class Mover:
         self._room.hold(capsule)
         self._is_filing = True
 
-        def done(answer: str | FlashrtError) -> None:
+        def done(answer: CapsuleRecord | FlashrtError) -> None:
             self._is_filing = False
             if isinstance(answer, FlashrtError):
                 lowest.give(block)
@@ -395,17 +396,18 @@ class Mover:
         self._room.hold(capsule)
         self._is_filing = True
 
-        def done(answer: str | FlashrtError) -> None:
+        def done(answer: CapsuleRecord | FlashrtError) -> None:
             self._is_filing = False
             if not isinstance(answer, FlashrtError):
-                self._note_file(capsule, request, answer)
+                self._note_file(capsule, request, answer.digest)
             self._room.has_changed = True
             self._room.unhold(capsule)
             request.done(answer)
 
         self._after_fence(
             lambda: self._archivist.submit(
-                lambda: shelf.write(described, request.key, payload), _answer_with(done)
+                partial(shelf.write, described, request.key, payload, replace=request.replace),
+                _answer_with(done),
             )
         )
 
@@ -425,7 +427,7 @@ class Mover:
             self._room.add_file(capsule, place)
         self._store.change(capsule, digest=digest)
 
-    def _after_spill(self, answer: str | FlashrtError) -> None:
+    def _after_spill(self, answer: CapsuleRecord | FlashrtError) -> None:
         if isinstance(answer, FlashrtError):
             logger.error("no capsule can be moved to disk: %s", answer)
             self._retry_ns = self._now_ns() + RETRY_NS
@@ -433,11 +435,11 @@ class Mover:
             self._note_failure("", answer)
 
     def _after_fence(self, begin: Callable[[], None]) -> None:
-        has_ended = self._fence()
-        if has_ended():
+        fence = self._fence()
+        if fence.is_done:
             begin()
         else:
-            self._fenced.append((has_ended, begin))
+            self._fenced.append((fence, begin))
 
     def _fail(self, capsule_id: str, error: FlashrtError) -> None:
         self._room.wanted.pop(capsule_id, None)
@@ -455,9 +457,14 @@ class Mover:
         self._room.has_changed = True
 
 
-def _answer_with(done: Callable[[str | FlashrtError], None]) -> Callable[[object], None]:
+def _answer_with(done: Done) -> Callable[[object], None]:
     """Give a task's outcome its type back."""
-    return lambda outcome: done(outcome if isinstance(outcome, FlashrtError) else str(outcome))
+
+    def typed(outcome: object) -> None:
+        assert isinstance(outcome, CapsuleRecord | FlashrtError)
+        done(outcome)
+
+    return typed
 
 
 def _log_error(outcome: object) -> None:

@@ -12,15 +12,36 @@ from flashrt_ros.capsule.archivist import Archivist
 from flashrt_ros.capsule.capsule import Capsule, Position
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.mover import Mover
-from flashrt_ros.capsule.shelf import KEPT, SPILLED
+from flashrt_ros.capsule.record import CapsuleRecord
+from flashrt_ros.capsule.shelf import KEPT, SAVED, SPILLED
 from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.capsule.tiers import DEVICE, HOST, DiskTier, MemoryTier
 from flashrt_ros.errors import CapsuleArchiveError, FlashrtError
 from flashrt_ros.runtime.arena import Block
+from flashrt_ros.runtime.backend import PASSED
 
 SIZE = 4096
 FINGERPRINT = Fingerprint.of({"model": "test"})
 WAIT_S = 60.0
+
+
+def record(key: str, payload: bytes | memoryview) -> CapsuleRecord:
+    """Describe a file of the memory shelf: only what the mover looks at."""
+    return CapsuleRecord(
+        id="0",
+        name="",
+        parent="",
+        labels=(),
+        created_ns=0,
+        position=Position(),
+        pinned=False,
+        is_automatic=False,
+        fingerprint=FINGERPRINT,
+        layout=(),
+        num_bytes=len(payload),
+        digest=f"{payload[0]:032x}",
+        file=key,
+    )
 
 
 @dataclass
@@ -30,21 +51,28 @@ class MemoryShelf:
     files: dict[str, bytes] = field(default_factory=dict)
     refusal: FlashrtError | None = None
 
-    def write(self, capsule: Capsule, key: str, payload: memoryview) -> str:
+    def write(
+        self, capsule: Capsule, key: str, payload: memoryview, *, replace: bool
+    ) -> CapsuleRecord:
         if self.refusal is not None:
             raise self.refusal
         self.files[key] = bytes(payload)
-        return f"{hash(bytes(payload)) & 0xFFFF:x}"
+        return record(key, payload)
 
-    def read(self, key: str, destination: memoryview) -> str:
+    def read(self, key: str, destination: memoryview) -> CapsuleRecord:
         if key not in self.files:
             raise CapsuleArchiveError(f"no file '{key}'", reason="foreign")
         payload = self.files[key]
         destination[: len(payload)] = payload
-        return f"{hash(payload) & 0xFFFF:x}"
+        return record(key, payload)
 
     def remove(self, key: str) -> None:
         self.files.pop(key, None)
+
+
+def copy(target: int, source: int, num_bytes: int) -> None:
+    """Copy as the backend of the host does."""
+    ctypes.memmove(target, source, num_bytes)
 
 
 class Yard:
@@ -70,8 +98,9 @@ class Yard:
         self.mover = Mover(
             self.store,
             self.archivist,
-            {KEPT: self.kept, SPILLED: self.spilled, "saved": self.saved},
-            copy=lambda target, source, count: ctypes.memmove(target, source, count) and None,
+            {KEPT: self.kept, SPILLED: self.spilled, SAVED: self.saved},
+            copy=copy,
+            fence=lambda: PASSED,
             now_ns=lambda: self.now_ns,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from flashrt_ros.capsule.record import CapsuleRecord
 from flashrt_ros.capsule.room import NotYet
 from flashrt_ros.errors import (
     CapsuleArchiveError,
@@ -14,7 +15,6 @@ from flashrt_ros.errors import (
     CapsuleQuotaError,
     FlashrtError,
 )
-
 from test.capsule.conftest import SIZE, WAIT_S, Yard
 
 MakeYard = Callable[..., Yard]
@@ -214,11 +214,12 @@ def test_a_copy_goes_in_slices(make_yard: MakeYard) -> None:
 # files that were asked for -------------------------------------------------------------------
 
 
-def written(yard: Yard, capsule_id: str, shelf: str, key: str) -> object:
-    answers: list[str | FlashrtError] = []
+def written(yard: Yard, capsule_id: str, shelf: str, key: str) -> CapsuleRecord:
+    answers: list[CapsuleRecord | FlashrtError] = []
     yard.mover.write(yard.store.get(capsule_id), shelf, key, answers.append)
     while not answers:
         assert yard.mover.wait(WAIT_S)
+    assert isinstance(answers[0], CapsuleRecord), answers
     return answers[0]
 
 
@@ -230,9 +231,9 @@ def test_a_capsule_is_written_from_every_tier(make_yard: MakeYard) -> None:
         yard.settle()
     assert {one.tier for one in capsules} == {"device", "host", "disk"}
     for value, capsule in enumerate(capsules, start=1):
-        digest = written(yard, capsule.id, "saved", f"file{value}")
+        record = written(yard, capsule.id, "saved", f"file{value}")
         assert yard.saved.files[f"file{value}"] == bytes([value]) * SIZE
-        assert yard.store.get(capsule.id).digest == digest
+        assert yard.store.get(capsule.id).digest == record.digest
 
 
 def test_a_capsule_dropped_before_its_turn_is_said_so(yard: Yard) -> None:
@@ -282,3 +283,14 @@ def test_the_end_finishes_what_was_to_be_kept() -> None:
     yard.take(1, name="kept", persist=True)
     yard.close()
     assert yard.kept.files["kept"] == bytes([1]) * SIZE
+
+
+def test_what_can_not_be_brought_to_memory_is_not_written(yard: Yard) -> None:
+    low = yard.take(1)
+    yard.take(2, pinned=True)
+    yard.settle()
+    yard.take(3, pinned=True)
+    answers: list[object] = []
+    yard.mover.write(yard.store.get(low.id), "saved", "file", answers.append)
+    yard.settle()
+    assert isinstance(answers[0], CapsuleQuotaError)

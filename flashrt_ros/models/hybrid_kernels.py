@@ -1,0 +1,77 @@
+"""Which implementation a hybrid model's two expensive operations run on."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+from flashrt_ros.errors import ConfigError
+from flashrt_ros.models.hybrid_attention import Attention, torch_attention
+from flashrt_ros.models.hybrid_linear import DeltaRule, torch_delta_chunk, torch_delta_step
+
+
+@dataclass(frozen=True, slots=True)
+class HybridKernels:
+    """One choice of implementations; part of what a capsule's bytes depend on.
+
+    Attributes:
+        name: For fingerprints and reports, e.g. "triton+fla".
+        attention: Over the cache of keys and values.
+        delta_chunk: Linear attention over a chunk.
+        delta_step: Linear attention over one token.
+    """
+
+    name: str
+    attention: Attention
+    delta_chunk: DeltaRule
+    delta_step: DeltaRule
+
+
+TORCH_KERNELS = HybridKernels("torch", torch_attention, torch_delta_chunk, torch_delta_step)
+"""Runs on every device."""
+
+
+def select_kernels(device: str, *, attention: str = "auto", linear: str = "auto") -> HybridKernels:
+    """Pick implementations for a device.
+
+    Args:
+        device: As torch names it; anything but "cuda" runs on torch.
+        attention: "triton", "torch", or "auto": Triton where it is installed.
+        linear: "fla" (flash-linear-attention), "torch", or "auto": the former where it
+            is installed.
+
+    Raises:
+        ConfigError: An unknown name, or an implementation that is not installed or not
+            of this device.
+    """
+    is_cuda = device.split(":")[0] == "cuda"
+    use_triton = _wants("attention", attention, "triton", is_cuda=is_cuda)
+    use_fla = _wants("linear", linear, "fla", is_cuda=is_cuda)
+    kernels = TORCH_KERNELS
+    attend, chunk, step = kernels.attention, kernels.delta_chunk, kernels.delta_step
+    # Imported where they are wanted: neither package is a dependency.
+    if use_triton:
+        from flashrt_ros.models.hybrid_attention_cuda import triton_attention
+
+        attend = triton_attention
+    if use_fla:
+        from flashrt_ros.models.hybrid_linear_cuda import fla_delta_chunk, fla_delta_step
+
+        chunk, step = fla_delta_chunk, fla_delta_step
+    name = "+".join(["triton"] * use_triton + ["fla"] * use_fla) or "torch"
+    return HybridKernels(name, attend, chunk, step)
+
+
+def _wants(what: str, asked: str, package: str, *, is_cuda: bool) -> bool:
+    if asked not in ("auto", "torch", package):
+        raise ConfigError(
+            f"no such implementation of '{what}'", expected=f"auto, torch or {package}", found=asked
+        )
+    has = is_cuda and importlib.util.find_spec(package) is not None
+    if asked == package and not has:
+        raise ConfigError(
+            f"'{package}' can't run '{what}' here",
+            expected="a CUDA device and the package installed",
+            fix="use auto or torch",
+        )
+    return has and asked != "torch"

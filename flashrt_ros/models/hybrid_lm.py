@@ -1,0 +1,318 @@
+"""A hybrid language model as buffers and programs: Qwen3-Next and Qwen3.5.
+
+Two programs advance a lane: ``prefill`` takes up to a chunk of tokens, always at the same
+shapes, with the number of valid ones in a buffer; ``decode`` takes the token that the last
+one chose. A layer updates its state in place, so each replay is a plan of its own, and
+what lies between two is a boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from flashrt_ros.errors import ConfigError
+from flashrt_ros.models.base import NOISE_SEED, NOISE_SLOT, Buffers, Program, Slots
+from flashrt_ros.models.hybrid_checkpoint import random_tensors, read_checkpoint
+from flashrt_ros.models.hybrid_config import BORDER_TOKENS, HybridConfig
+from flashrt_ros.models.hybrid_kernels import TORCH_KERNELS, HybridKernels
+from flashrt_ros.models.hybrid_layers import (
+    experts,
+    full_attention,
+    linear_attention,
+    mlp,
+    project,
+    rms_norm,
+)
+from flashrt_ros.models.hybrid_weights import (
+    ExpertWeights,
+    FullWeights,
+    HybridWeights,
+    LayerWeights,
+    pack,
+)
+from flashrt_ros.runtime.noise import NOISE_FIELD
+from flashrt_ros.runtime.spec import BufferSpec, Role, ShapeKey
+
+# STATE
+POSITION = "position"  # int64[1]: tokens that the lane holds
+NEXT_TOKEN = "next_token"  # int64[1]: chosen by the last replay, taken by the next decode
+CONVOLUTION = "convolution"  # [linear layers, conv_width - 1, conv_dim]
+RECURRENT = "recurrent"  # float32[linear layers, VH, DK, DV]
+KEYS_VALUES = "keys_values"  # [positions, full layers, 2, HK, D]; grows
+# INPUT
+TEMPERATURE = "temperature"  # float32[1]: 0 takes the likeliest token
+# BINDING: the host writes them before a replay; nothing after it depends on them
+TOKENS = "tokens"  # int64[chunk length]
+NUM_VALID = "num_valid"  # int64[1]: how many of TOKENS count, at least one
+BIAS = "bias"  # float32[V], added to the logits before a token is chosen; -inf forbids
+# OUTPUT
+LOGITS = "logits"  # float32[V], of the next token, without bias
+LOG_PROBABILITY = "log_probability"  # float32[1], of NEXT_TOKEN at temperature 1, with bias
+
+PREFILL: ShapeKey = ("prefill",)
+DECODE: ShapeKey = ("decode",)
+
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+_SMALLEST_TEMPERATURE = 1e-6
+
+
+class HybridLm:
+    """A hybrid language model over lanes of a fixed number of positions.
+
+    Ownership: the model owns its weights, read only and shared by every lane. All that
+    changes lives in the declared buffers.
+
+    Args:
+        config: Sizes.
+        weights: Of that config.
+        max_positions: Most tokens a lane holds.
+        chunk_length: Rows of a prefill replay; a multiple of 64.
+        num_candidates: Likeliest tokens among which sampling chooses, at most ``V``.
+        kernels: Implementations, of the weights' device.
+
+    Raises:
+        ConfigError: A length that is not positive, a chunk that is no multiple of 64, or
+            weights of a dtype that a buffer can't have.
+    """
+
+    name = "hybrid_lm"
+
+    def __init__(
+        self,
+        config: HybridConfig,
+        weights: HybridWeights,
+        *,
+        max_positions: int,
+        chunk_length: int = BORDER_TOKENS,
+        num_candidates: int = 64,
+        kernels: HybridKernels = TORCH_KERNELS,
+    ) -> None:
+        if chunk_length <= 0 or chunk_length % BORDER_TOKENS:
+            raise ConfigError(
+                "a prefill chunk can't have this length",
+                expected=f"a positive multiple of {BORDER_TOKENS}",
+                found=chunk_length,
+            )
+        for what, value in (("positions", max_positions), ("candidates", num_candidates)):
+            if value <= 0:
+                raise ConfigError(f"a lane can't have this many {what}", found=value)
+        if weights.embedding.dtype not in _DTYPES:
+            raise ConfigError(
+                "a language model can't have this dtype",
+                expected=", ".join(_DTYPES.values()),
+                found=weights.embedding.dtype,
+            )
+        self._config = config
+        self._weights = weights
+        self._max_positions = max_positions
+        self._chunk_length = chunk_length
+        self._num_candidates = min(num_candidates, config.vocab_size)
+        self._kernels = kernels
+        self._digest = ""
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        max_positions: int,
+        chunk_length: int = BORDER_TOKENS,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        kernels: HybridKernels = TORCH_KERNELS,
+    ) -> Self:
+        """Read a checkpoint as its family publishes it; nothing in it is executed.
+
+        Args:
+            folder: Holds ``config.json`` and safetensors.
+            max_positions: Most tokens a lane holds.
+            chunk_length: Rows of a prefill replay; a multiple of 64.
+            dtype: The matrices are converted to it.
+            device: Where the weights go.
+            kernels: Implementations, of that device.
+
+        Raises:
+            ConfigError: See :meth:`HybridConfig.from_json`.
+            WeightsError: A file is missing or damaged, or tensors are missing, unknown or
+                misshapen: the message names them.
+        """
+        config = HybridConfig.from_file(folder / "config.json")
+        weights = pack(read_checkpoint(folder), config, dtype=dtype, device=device)
+        return cls(
+            config,
+            weights,
+            max_positions=max_positions,
+            chunk_length=chunk_length,
+            kernels=kernels,
+        )
+
+    @classmethod
+    def random(
+        cls,
+        config: HybridConfig,
+        seed: int,
+        *,
+        max_positions: int,
+        chunk_length: int = BORDER_TOKENS,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        kernels: HybridKernels = TORCH_KERNELS,
+    ) -> Self:
+        """Build a model with random weights, for tests and benchmarks; see :meth:`load`."""
+        tensors = random_tensors(config, seed, dtype=dtype, device=device)
+        weights = pack(tensors, config, dtype=dtype, device=device)
+        return cls(
+            config,
+            weights,
+            max_positions=max_positions,
+            chunk_length=chunk_length,
+            kernels=kernels,
+        )
+
+    @property
+    def config(self) -> HybridConfig:
+        """Sizes."""
+        return self._config
+
+    @property
+    def max_positions(self) -> int:
+        """Most tokens a lane holds."""
+        return self._max_positions
+
+    @property
+    def chunk_length(self) -> int:
+        """Rows of a prefill replay."""
+        return self._chunk_length
+
+    @property
+    def kernels(self) -> HybridKernels:
+        """Implementations that the programs call."""
+        return self._kernels
+
+    @property
+    def noise_shape(self) -> tuple[int, ...]:
+        """Shape of the normal noise that choosing one token consumes, float32."""
+        return (self._num_candidates,)
+
+    def buffers(self) -> tuple[BufferSpec, ...]:
+        """Return every buffer of a lane, small and often changed STATE first."""
+        config, dtype = self._config, _DTYPES[self._weights.embedding.dtype]
+        num_linear, num_full = len(config.linear_layers), len(config.full_layers)
+        recurrent = (
+            num_linear,
+            config.num_value_heads,
+            config.key_head_dim,
+            config.value_head_dim,
+        )
+        # Padding of the last chunk is written too: one chunk more than is ever used.
+        rows = self._max_positions + self._chunk_length
+        cache = (rows, num_full, 2, config.num_kv_heads, config.head_dim)
+        past = (num_linear, config.conv_width - 1, config.conv_dim)
+        return (
+            BufferSpec(POSITION, (1,), "int64", Role.STATE),
+            BufferSpec(NEXT_TOKEN, (1,), "int64", Role.STATE),
+            BufferSpec(NOISE_SEED, (1,), "int64", Role.STATE, feeds_noise=True),
+            BufferSpec(CONVOLUTION, past, dtype, Role.STATE),
+            BufferSpec(RECURRENT, recurrent, "float32", Role.STATE),
+            BufferSpec(KEYS_VALUES, cache, dtype, Role.STATE, grows=True),
+            BufferSpec(TEMPERATURE, (1,), "float32", Role.INPUT),
+            BufferSpec(TOKENS, (self._chunk_length,), "int64", Role.BINDING),
+            BufferSpec(NUM_VALID, (1,), "int64", Role.BINDING),
+            BufferSpec(NOISE_SLOT, (1,), "int64", Role.BINDING),
+            BufferSpec(BIAS, (config.vocab_size,), "float32", Role.BINDING),
+            BufferSpec(LOGITS, (config.vocab_size,), "float32", Role.OUTPUT),
+            BufferSpec(LOG_PROBABILITY, (1,), "float32", Role.OUTPUT),
+        )
+
+    def programs(self) -> Mapping[ShapeKey, Program]:
+        """Return ``prefill`` and ``decode``."""
+        return {PREFILL: self._prefill, DECODE: self._decode}
+
+    def initial_state(self) -> Mapping[str, Tensor]:
+        """Return nothing: an empty text is all zeros."""
+        return {}
+
+    def weights_digest(self) -> str:
+        """Return a SHA-256 over every weight's place, dtype, shape and bytes, as hex.
+
+        Computed at the first call, in seconds for a large model.
+        """
+        if not self._digest:
+            self._digest = self._weights.digest()
+        return self._digest
+
+    def _prefill(self, buffers: Buffers, slots: Slots) -> None:
+        rows = self._run(buffers[TOKENS], buffers, buffers[NUM_VALID])
+        # A capture runs over a lane of zeros, where no token is valid.
+        last = (buffers[NUM_VALID] - 1).clamp(min=0)
+        self._choose(rows.index_select(0, last), buffers, slots)
+        buffers[POSITION].add_(buffers[NUM_VALID])
+
+    def _decode(self, buffers: Buffers, slots: Slots) -> None:
+        rows = self._run(buffers[NEXT_TOKEN], buffers, None)
+        self._choose(rows, buffers, slots)
+        buffers[POSITION].add_(1)
+
+    def _run(self, tokens: Tensor, buffers: Buffers, num_valid: Tensor | None) -> Tensor:
+        """Run tokens through every layer, and their states: ``int64[T]`` → ``[T, E]``."""
+        rows = self._weights.embedding.index_select(0, tokens)
+        num_linear = num_full = 0
+        for layer in self._weights.layers:
+            normal = rms_norm(rows, layer.input_norm, self._config.norm_eps)
+            if isinstance(layer.mixer, FullWeights):
+                mixed = full_attention(
+                    normal,
+                    layer.mixer,
+                    self._config,
+                    cache=buffers[KEYS_VALUES][:, num_full],
+                    position=buffers[POSITION],
+                    attend=self._kernels.attention,
+                )
+                num_full += 1
+            else:
+                mixed = linear_attention(
+                    normal,
+                    layer.mixer,
+                    self._config,
+                    recurrent=buffers[RECURRENT][num_linear],
+                    past=buffers[CONVOLUTION][num_linear],
+                    num_valid=num_valid,
+                    rule=self._kernels.delta_step
+                    if num_valid is None
+                    else self._kernels.delta_chunk,
+                )
+                num_linear += 1
+            rows = rows + mixed
+            rows = rows + self._widen(rms_norm(rows, layer.post_norm, self._config.norm_eps), layer)
+        return rows
+
+    def _widen(self, rows: Tensor, layer: LayerWeights) -> Tensor:
+        if isinstance(layer.mlp, ExpertWeights):
+            assert self._config.experts is not None
+            return experts(rows, layer.mlp, self._config.experts)
+        return mlp(rows, layer.mlp)
+
+    def _choose(self, row: Tensor, buffers: Buffers, slots: Slots) -> None:
+        """Write logits and the next token: the likeliest, or one drawn by the noise.
+
+        Adding Gumbel noise to scores and taking the largest draws from their softmax. The
+        Gumbel noise comes from normal noise by its distribution: ``-log(-log(Phi(z)))``.
+        """
+        normal = rms_norm(row, self._weights.final_norm, self._config.norm_eps)
+        logits = project(normal, self._weights.head)[0].float()
+        scores = logits + buffers[BIAS]
+        noise = slots[NOISE_FIELD].index_select(0, buffers[NOISE_SLOT])[0]
+        gumbel = -(-torch.special.log_ndtr(noise)).log()
+        temperature = buffers[TEMPERATURE]
+        best, candidates = scores.topk(self._num_candidates)
+        noisy = best / temperature.clamp(min=_SMALLEST_TEMPERATURE) + gumbel
+        drawn = candidates.index_select(0, noisy.argmax(keepdim=True))
+        token = torch.where(temperature > 0, drawn, scores.argmax(keepdim=True))
+        buffers[LOGITS].copy_(logits)
+        buffers[LOG_PROBABILITY].copy_(scores.log_softmax(-1).index_select(0, token))
+        buffers[NEXT_TOKEN].copy_(token)

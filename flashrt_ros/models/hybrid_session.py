@@ -1,0 +1,365 @@
+"""Drives a hybrid language model on one lane: append, decode, snapshot, restore."""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.errors import (
+    BoundaryError,
+    ParameterRangeError,
+    PayloadRangeError,
+    PayloadShapeError,
+    PayloadTypeError,
+)
+from flashrt_ros.models.base import NOISE_SEED, NOISE_SLOT
+from flashrt_ros.models.hybrid_borders import SessionCapsule, split_at_borders
+from flashrt_ros.models.hybrid_config import BORDER_TOKENS
+from flashrt_ros.models.hybrid_lm import (
+    DECODE,
+    LOG_PROBABILITY,
+    LOGITS,
+    NEXT_TOKEN,
+    NUM_VALID,
+    PREFILL,
+    TEMPERATURE,
+    TOKENS,
+    HybridLm,
+)
+from flashrt_ros.runtime.backend import Backend
+from flashrt_ros.runtime.graph import GraphSet
+from flashrt_ros.runtime.lanes import Lane
+from flashrt_ros.runtime.noise import NoiseRing
+from flashrt_ros.runtime.spec import ArenaLayout
+
+
+class HybridSession:
+    """One text on one lane.
+
+    Calls return when the work is submitted; those that return tokens or logits wait for
+    the device. Noise of the token at a position is drawn from the seed and that position
+    alone, so that a restored session draws what the uninterrupted one drew.
+
+    Ownership: the session owns the copy of the last border; model, graphs, lane and noise
+    are the caller's and outlive it. The lane is the session's alone meanwhile.
+
+    Args:
+        model: Whose programs are captured.
+        graphs: Captured over the lane.
+        lane: What it runs on; it is reset.
+        noise: Of the model's ``noise_shape``, whose slots the graphs read.
+
+    Raises:
+        BackendError: There is no memory for the copy of the last border.
+    """
+
+    def __init__(self, model: HybridLm, graphs: GraphSet, lane: Lane, noise: NoiseRing) -> None:
+        self._model = model
+        self._backend = graphs.backend
+        self._layout = graphs.arena.layout
+        self._lane = lane
+        self._noise = noise
+        self._fixed_bytes = self._layout.used_bytes(0)
+        self._border_copy = self._backend.allocate_block(self._fixed_bytes)
+        self._blank = self._backend.allocate_block(self._fixed_bytes)
+        self._border: int | None = 0  # position of the copy; None where there is none
+        self.reset()
+
+    @property
+    def model(self) -> HybridLm:
+        """Whose programs run."""
+        return self._model
+
+    @property
+    def lane(self) -> Lane:
+        """What it runs on."""
+        return self._lane
+
+    @property
+    def backend(self) -> Backend:
+        """Of the lane."""
+        return self._backend
+
+    @property
+    def layout(self) -> ArenaLayout:
+        """Of the lane."""
+        return self._layout
+
+    @property
+    def position(self) -> int:
+        """Tokens that the lane holds; a pending tail is not among them."""
+        return self._position
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """Tail of the restored capsule, which the next append or decode takes first."""
+        return self._pending
+
+    @property
+    def next_token(self) -> int:
+        """Token that follows what the lane holds; waits for the device."""
+        return int.from_bytes(self.read(NEXT_TOKEN), "little", signed=True)
+
+    @property
+    def log_probability(self) -> float:
+        """Logarithm of the probability of :attr:`next_token` at temperature 1; waits."""
+        value: float = struct.unpack("<f", self.read(LOG_PROBABILITY))[0]
+        return value
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """Return a copy of the logits of the next token, ``float32[V]``; waits."""
+        return np.frombuffer(self.read(LOGITS), np.float32)
+
+    def reset(self) -> None:
+        """Begin an empty text, greedy; whatever the lane held is gone."""
+        self._backend.copy(self._lane.address, self._blank.address, self._fixed_bytes)
+        self._lane.clear_poison()
+        self._position = 0
+        self._since_border: list[int] = []
+        self._pending: tuple[int, ...] = ()
+        self._temperature, self._seed = 0.0, 0
+        self._keep_border()
+
+    def set_sampling(self, *, temperature: float, seed: int = 0) -> None:
+        """Choose how tokens are chosen from now on; the next one is chosen already.
+
+        Args:
+            temperature: 0 takes the likeliest; above, scores are divided by it.
+            seed: Of the noise, 0 to 2**63 - 1.
+
+        Raises:
+            ParameterRangeError: One is out of range; nothing changes.
+        """
+        if not 0.0 <= temperature < float("inf"):
+            raise ParameterRangeError(
+                "tokens can't be drawn at this temperature",
+                expected="a finite number, 0 or above",
+                found=temperature,
+            )
+        if not 0 <= seed < 1 << 63:
+            raise ParameterRangeError(
+                "tokens can't be drawn with this seed", expected="0 to 2**63 - 1", found=seed
+            )
+        for name, data in (
+            (TEMPERATURE, struct.pack("<f", temperature)),
+            (NOISE_SEED, struct.pack("<q", seed)),
+        ):
+            self.write(name, data)
+            self._backend.write(self._border_copy.address + self._offset(name), data)
+        self._temperature, self._seed = temperature, seed
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Take tokens in; a pending tail goes before them.
+
+        Args:
+            tokens: Ids, at least one; what :attr:`next_token` was plays no part.
+
+        Raises:
+            PayloadShapeError: There are none, or more than the lane has room for. The
+                session is untouched.
+            PayloadTypeError: One is no integer. The session is untouched.
+            PayloadRangeError: One is outside the vocabulary. The session is untouched.
+            LanePoisonedError: A replay failed before; restore or reset.
+            BackendError: A replay failed.
+        """
+        if not len(tokens):
+            raise PayloadShapeError("a prompt is empty", expected="at least one token")
+        self._take([*self._pending, *self._checked(tokens)])
+
+    def decode(self, count: int, *, stop: Collection[int] = ()) -> list[int]:
+        """Choose tokens and take each in, one after the other.
+
+        Args:
+            count: Most tokens to choose.
+            stop: Tokens that end the text; one that is chosen is neither taken in nor
+                returned, and stays :attr:`next_token`.
+
+        Returns:
+            The tokens taken in. The one after them is chosen already.
+
+        Raises:
+            PayloadShapeError: The lane has no room for ``count`` more, or the text is
+                empty. The session is untouched.
+            LanePoisonedError: A replay failed before; restore or reset.
+            BackendError: A replay failed.
+        """
+        self._check_room(len(self._pending) + count, "a text that is decoded")
+        if self._pending:
+            self._take(list(self._pending))
+        if not self._position:
+            raise PayloadShapeError(
+                "nothing can be decoded", expected="at least one token before", found="none"
+            )
+        tokens: list[int] = []
+        while len(tokens) < count and (token := self.next_token) not in stop:
+            self._bind_noise(self._position + 1)
+            self._lane.replay(DECODE)
+            self._advance([token])
+            tokens.append(token)
+        return tokens
+
+    def snapshot(self, *, align_down: bool = False, any_position: bool = False) -> SessionCapsule:
+        """Copy the state out, at a border.
+
+        A border is a multiple of 64: what is computed from there does not depend on how
+        the text before was split at borders.
+
+        Args:
+            align_down: Off a border, go back to the last one; the tokens since are the
+                capsule's tail.
+            any_position: Copy the state as it stands wherever that is. To go on from it
+                is bit-identical to not having been interrupted; to append to it is not
+                bit-identical to computing the whole text.
+
+        Raises:
+            BoundaryError: The position is no border, or the last one was before the
+                position that this session was restored at; says which positions are legal.
+            BackendError: There is no memory for the copy.
+        """
+        tail = (*self._since_border, *self._pending)
+        if any_position or not self._position % BORDER_TOKENS:
+            return self._copy_out(self._lane.address, self._position, self._pending)
+        following = self._position - self._position % BORDER_TOKENS + BORDER_TOKENS
+        if align_down and self._border is not None:
+            return self._copy_out(self._border_copy.address, self._border, tail)
+        legal = [following] if self._border is None else [self._border, following]
+        raise BoundaryError(
+            f"position {self._position} is no border",
+            expected=f"one of {', '.join(map(str, legal))} (multiples of {BORDER_TOKENS})",
+            found=self._position,
+            fix="snapshot there, or align down and append the tail again"
+            if self._border is not None
+            else "go on to the next border",
+        )
+
+    def restore(self, capsule: SessionCapsule) -> None:
+        """Copy a capsule back, whatever the lane holds, in the order of the calls.
+
+        Args:
+            capsule: Of a session over the same layout and weights.
+        """
+        self._backend.copy(self._lane.address, capsule.block.address, capsule.num_bytes)
+        self._lane.clear_poison()
+        self._position = capsule.position
+        self._pending = capsule.tail
+        self._since_border = []
+        self._temperature, self._seed = capsule.temperature, capsule.seed
+        if capsule.position % BORDER_TOKENS:
+            self._border = None
+        else:
+            self._keep_border()
+
+    def read(self, name: str) -> bytes:
+        """Copy a buffer of the lane out, as of all that is submitted; waits for it."""
+        place = self._layout.by_name[name]
+        return self._backend.read(self._lane.address + place.offset, place.spec.num_bytes)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Copy bytes to the front of a buffer of the lane, in the order of the calls."""
+        self._backend.write(self._lane.address + self._offset(name), data)
+
+    def close(self) -> None:
+        """Free the copy of the last border; idempotent."""
+        self._border_copy.close()
+        self._blank.close()
+
+    def _take(self, tokens: list[int]) -> None:
+        self._check_room(len(tokens), "a prompt")
+        first, end = self._position, self._position + len(tokens)
+        self._pending = ()
+        self._bind_noise(end)
+        for start, stop in split_at_borders(first, len(tokens), self._model.chunk_length):
+            piece = tokens[start - first : stop - first]
+            self.write(TOKENS, np.array(piece, np.int64).tobytes())
+            self.write(NUM_VALID, struct.pack("<q", len(piece)))
+            self._lane.replay(PREFILL)
+            self._advance(piece)
+
+    def _advance(self, tokens: list[int]) -> None:
+        self._position += len(tokens)
+        self._since_border += tokens
+        if not self._position % BORDER_TOKENS:
+            self._keep_border()
+
+    def _keep_border(self) -> None:
+        self._backend.copy(self._border_copy.address, self._lane.address, self._fixed_bytes)
+        self._border = self._position
+        self._since_border = []
+
+    def _copy_out(self, fixed_address: int, position: int, tail: tuple[int, ...]) -> SessionCapsule:
+        """Take the small buffers from an address, and the cache from the lane.
+
+        The cache keeps what it held at every position before, so that only the small
+        buffers of a border need a copy of their own.
+        """
+        num_bytes = self._layout.used_bytes(position)
+        block = self._backend.allocate_block(num_bytes)
+        self._backend.copy(block.address, fixed_address, self._fixed_bytes)
+        if num_bytes > self._fixed_bytes:
+            self._backend.copy(
+                block.address + self._fixed_bytes,
+                self._lane.address + self._fixed_bytes,
+                num_bytes - self._fixed_bytes,
+            )
+        return SessionCapsule(
+            block=block,
+            num_bytes=num_bytes,
+            position=position,
+            tail=tail,
+            temperature=self._temperature,
+            seed=self._seed,
+        )
+
+    def _bind_noise(self, position: int) -> None:
+        if self._temperature:
+            slot = self._noise.draw(self._seed, position)
+            self.write(NOISE_SLOT, struct.pack("<q", slot))
+
+    def _check_room(self, count: int, what: str) -> None:
+        most = self._model.max_positions
+        if self._position + count > most:
+            raise PayloadShapeError(
+                f"{what} of {count} tokens does not fit after {self._position}",
+                expected=f"at most {most} tokens in the arena",
+                found=self._position + count,
+                fix="shorten it, or configure more positions",
+            )
+
+    def _checked(self, tokens: Sequence[int]) -> list[int]:
+        vocab_size = self._model.config.vocab_size
+        checked: list[int] = []
+        for at, token in enumerate(tokens):
+            try:
+                value = operator.index(token)
+            except TypeError as error:
+                raise PayloadTypeError(
+                    f"token {at} of a prompt", expected="an integer", found=repr(token)[:80]
+                ) from error
+            if not 0 <= value < vocab_size:
+                raise PayloadRangeError(
+                    f"token {at} of a prompt is outside the vocabulary",
+                    expected=f"0 to {vocab_size - 1}",
+                    found=value,
+                )
+            checked.append(value)
+        return checked
+
+    def _offset(self, name: str) -> int:
+        return self._layout.by_name[name].offset
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

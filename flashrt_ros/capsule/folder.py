@@ -33,6 +33,7 @@ from flashrt_ros.errors import (
     CapsuleFolderError,
     CapsuleNameTakenError,
     CapsuleNotFoundError,
+    CapsuleVersionError,
     FlashrtError,
 )
 
@@ -264,14 +265,15 @@ class CapsuleFolder:
         """Refuse a file name that another capsule has.
 
         Raises:
-            CapsuleNameTakenError: A file of that name holds another capsule, or can't be read.
+            CapsuleNameTakenError: A file of that name holds another capsule, or none.
+            CapsuleFolderError: The kernel refuses.
         """
         try:
             with self._open(stem) as reader:
                 found = reader.record.id
         except CapsuleNotFoundError:
             return
-        except FlashrtError as error:
+        except (CapsuleArchiveError, CapsuleVersionError) as error:
             found = str(error)
         if found != capsule_id:
             raise CapsuleNameTakenError(

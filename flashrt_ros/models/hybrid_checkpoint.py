@@ -135,6 +135,8 @@ def _scaled(name: str, noise: Tensor) -> Tensor:
         return noise.clamp(-2.0, 2.0) - 4.0
     if name.endswith("linear_attn.norm.weight"):
         return 1.0 + 0.1 * noise
+    if name.endswith(("q_norm.weight", "k_norm.weight")):  # attention that prefers something
+        return 1.0 + 0.1 * noise
     if name.endswith("norm.weight"):
         return 0.1 * noise
     if name.endswith("embed_tokens.weight"):

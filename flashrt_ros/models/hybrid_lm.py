@@ -2,8 +2,9 @@
 
 Two programs advance a lane: ``prefill`` takes up to a chunk of tokens, always at the same
 shapes, with the number of valid ones in a buffer; ``decode`` takes the token that the last
-one chose. A layer updates its state in place, so each replay is a plan of its own, and
-what lies between two is a boundary.
+one chose. ``choose`` chooses again, under another seed, temperature or bias. A layer updates
+its state in place, so each replay is a plan of its own, and what lies between two is a
+boundary.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from flashrt_ros.runtime.spec import BufferSpec, Role, ShapeKey
 # STATE
 POSITION = "position"  # int64[1]: tokens that the lane holds
 NEXT_TOKEN = "next_token"  # int64[1]: chosen by the last replay, taken by the next decode
+LOG_PROBABILITY = "log_probability"  # float32[1], of NEXT_TOKEN at temperature 1, with bias
+LOGITS = "logits"  # float32[V], of the next token, without bias
 CONVOLUTION = "convolution"  # [linear layers, conv_width - 1, conv_dim]
 RECURRENT = "recurrent"  # float32[linear layers, VH, DK, DV]
 KEYS_VALUES = "keys_values"  # [positions, full layers, 2, HK, D]; grows
@@ -50,12 +53,10 @@ TEMPERATURE = "temperature"  # float32[1]: 0 takes the likeliest token
 TOKENS = "tokens"  # int64[chunk length]
 NUM_VALID = "num_valid"  # int64[1]: how many of TOKENS count, at least one
 BIAS = "bias"  # float32[V], added to the logits before a token is chosen; -inf forbids
-# OUTPUT
-LOGITS = "logits"  # float32[V], of the next token, without bias
-LOG_PROBABILITY = "log_probability"  # float32[1], of NEXT_TOKEN at temperature 1, with bias
 
 PREFILL: ShapeKey = ("prefill",)
 DECODE: ShapeKey = ("decode",)
+CHOOSE: ShapeKey = ("choose",)
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _SMALLEST_TEMPERATURE = 1e-6
@@ -216,7 +217,9 @@ class HybridLm:
         return (
             BufferSpec(POSITION, (1,), "int64", Role.STATE),
             BufferSpec(NEXT_TOKEN, (1,), "int64", Role.STATE),
+            BufferSpec(LOG_PROBABILITY, (1,), "float32", Role.STATE),
             BufferSpec(NOISE_SEED, (1,), "int64", Role.STATE, feeds_noise=True),
+            BufferSpec(LOGITS, (config.vocab_size,), "float32", Role.STATE),
             BufferSpec(CONVOLUTION, past, dtype, Role.STATE),
             BufferSpec(RECURRENT, recurrent, "float32", Role.STATE),
             BufferSpec(KEYS_VALUES, cache, dtype, Role.STATE, grows=True),
@@ -225,13 +228,11 @@ class HybridLm:
             BufferSpec(NUM_VALID, (1,), "int64", Role.BINDING),
             BufferSpec(NOISE_SLOT, (1,), "int64", Role.BINDING),
             BufferSpec(BIAS, (config.vocab_size,), "float32", Role.BINDING),
-            BufferSpec(LOGITS, (config.vocab_size,), "float32", Role.OUTPUT),
-            BufferSpec(LOG_PROBABILITY, (1,), "float32", Role.OUTPUT),
         )
 
     def programs(self) -> Mapping[ShapeKey, Program]:
-        """Return ``prefill`` and ``decode``."""
-        return {PREFILL: self._prefill, DECODE: self._decode}
+        """Return ``prefill``, ``decode`` and ``choose``."""
+        return {PREFILL: self._prefill, DECODE: self._decode, CHOOSE: self._choose}
 
     def initial_state(self) -> Mapping[str, Tensor]:
         """Return nothing: an empty text is all zeros."""
@@ -250,12 +251,12 @@ class HybridLm:
         rows = self._run(buffers[TOKENS], buffers, buffers[NUM_VALID])
         # A capture runs over a lane of zeros, where no token is valid.
         last = (buffers[NUM_VALID] - 1).clamp(min=0)
-        self._choose(rows.index_select(0, last), buffers, slots)
+        self._finish(rows.index_select(0, last), buffers, slots)
         buffers[POSITION].add_(buffers[NUM_VALID])
 
     def _decode(self, buffers: Buffers, slots: Slots) -> None:
         rows = self._run(buffers[NEXT_TOKEN], buffers, None)
-        self._choose(rows, buffers, slots)
+        self._finish(rows, buffers, slots)
         buffers[POSITION].add_(1)
 
     def _run(self, tokens: Tensor, buffers: Buffers, num_valid: Tensor | None) -> Tensor:
@@ -297,15 +298,18 @@ class HybridLm:
             return experts(rows, layer.mlp, self._config.experts)
         return mlp(rows, layer.mlp)
 
-    def _choose(self, row: Tensor, buffers: Buffers, slots: Slots) -> None:
-        """Write logits and the next token: the likeliest, or one drawn by the noise.
+    def _finish(self, row: Tensor, buffers: Buffers, slots: Slots) -> None:
+        normal = rms_norm(row, self._weights.final_norm, self._config.norm_eps)
+        buffers[LOGITS].copy_(project(normal, self._weights.head)[0])
+        self._choose(buffers, slots)
+
+    def _choose(self, buffers: Buffers, slots: Slots) -> None:
+        """Write the next token: the likeliest, or one drawn by the noise.
 
         Adding Gumbel noise to scores and taking the largest draws from their softmax. The
         Gumbel noise comes from normal noise by its distribution: ``-log(-log(Phi(z)))``.
         """
-        normal = rms_norm(row, self._weights.final_norm, self._config.norm_eps)
-        logits = project(normal, self._weights.head)[0].float()
-        scores = logits + buffers[BIAS]
+        scores = buffers[LOGITS] + buffers[BIAS]
         noise = slots[NOISE_FIELD].index_select(0, buffers[NOISE_SLOT])[0]
         gumbel = -(-torch.special.log_ndtr(noise)).log()
         temperature = buffers[TEMPERATURE]
@@ -313,6 +317,5 @@ class HybridLm:
         noisy = best / temperature.clamp(min=_SMALLEST_TEMPERATURE) + gumbel
         drawn = candidates.index_select(0, noisy.argmax(keepdim=True))
         token = torch.where(temperature > 0, drawn, scores.argmax(keepdim=True))
-        buffers[LOGITS].copy_(logits)
         buffers[LOG_PROBABILITY].copy_(scores.log_softmax(-1).index_select(0, token))
         buffers[NEXT_TOKEN].copy_(token)

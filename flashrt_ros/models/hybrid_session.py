@@ -22,6 +22,7 @@ from flashrt_ros.models.base import NOISE_SEED, NOISE_SLOT
 from flashrt_ros.models.hybrid_borders import SessionCapsule, split_at_borders
 from flashrt_ros.models.hybrid_config import BORDER_TOKENS
 from flashrt_ros.models.hybrid_lm import (
+    CHOOSE,
     DECODE,
     LOG_PROBABILITY,
     LOGITS,
@@ -127,7 +128,7 @@ class HybridSession:
         self._keep_border()
 
     def set_sampling(self, *, temperature: float, seed: int = 0) -> None:
-        """Choose how tokens are chosen from now on; the next one is chosen already.
+        """Set how tokens are chosen from now on; see :meth:`choose` for the next one.
 
         Args:
             temperature: 0 takes the likeliest; above, scores are divided by it.
@@ -172,6 +173,21 @@ class HybridSession:
             raise PayloadShapeError("a prompt is empty", expected="at least one token")
         self._take([*self._pending, *self._checked(tokens)])
 
+    def choose(self) -> int:
+        """Choose the next token again, as sampling and bias are now; waits for the device.
+
+        So texts that fork at one position differ from their first token on.
+
+        Raises:
+            PayloadShapeError: The text is empty. The session is untouched.
+            LanePoisonedError: A replay failed before; restore or reset.
+            BackendError: A replay failed.
+        """
+        self._take_pending("chosen")
+        self._bind_noise(self._position)
+        self._lane.replay(CHOOSE)
+        return self.next_token
+
     def decode(self, count: int, *, stop: Collection[int] = ()) -> list[int]:
         """Choose tokens and take each in, one after the other.
 
@@ -181,7 +197,7 @@ class HybridSession:
                 returned, and stays :attr:`next_token`.
 
         Returns:
-            The tokens taken in. The one after them is chosen already.
+            The tokens taken in. The one after them is :attr:`next_token`.
 
         Raises:
             PayloadShapeError: The lane has no room for ``count`` more, or the text is
@@ -190,12 +206,7 @@ class HybridSession:
             BackendError: A replay failed.
         """
         self._check_room(len(self._pending) + count, "a text that is decoded")
-        if self._pending:
-            self._take(list(self._pending))
-        if not self._position:
-            raise PayloadShapeError(
-                "nothing can be decoded", expected="at least one token before", found="none"
-            )
+        self._take_pending("decoded")
         tokens: list[int] = []
         while len(tokens) < count and (token := self.next_token) not in stop:
             self._bind_noise(self._position + 1)
@@ -280,6 +291,14 @@ class HybridSession:
             self.write(NUM_VALID, struct.pack("<q", len(piece)))
             self._lane.replay(PREFILL)
             self._advance(piece)
+
+    def _take_pending(self, what: str) -> None:
+        if self._pending:
+            self._take(list(self._pending))
+        if not self._position:
+            raise PayloadShapeError(
+                f"no token can be {what}", expected="at least one token before", found="none"
+            )
 
     def _advance(self, tokens: list[int]) -> None:
         self._position += len(tokens)

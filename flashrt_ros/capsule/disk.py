@@ -51,13 +51,16 @@ def free_bytes(fd: int) -> int:
 
 
 @contextlib.contextmanager
-def refusals(what: str, *, folder_fd: int, needed_bytes: int = 0) -> Iterator[None]:
+def refusals(
+    what: str, *, folder_fd: int, needed_bytes: int = 0, held_fd: int = -1
+) -> Iterator[None]:
     """Turn an OSError of the block into the error that says what to do about it.
 
     Args:
         what: What failed.
         folder_fd: Lies on the disk in question.
         needed_bytes: What the block was to write.
+        held_fd: The file that it writes to; what that took already counts as free.
 
     Raises:
         CapsuleDiskFullError: The disk, a quota or a limit left no room.
@@ -66,12 +69,14 @@ def refusals(what: str, *, folder_fd: int, needed_bytes: int = 0) -> Iterator[No
     try:
         yield
     except OSError as error:
-        raise _refusal(what, error, folder_fd, needed_bytes) from error
+        held_bytes = 512 * os.fstat(held_fd).st_blocks if held_fd >= 0 else 0
+        free = free_bytes(folder_fd) + held_bytes
+        raise _refusal(what, error, needed_bytes, free) from error
 
 
-def _refusal(what: str, error: OSError, folder_fd: int, needed_bytes: int) -> FlashrtError:
+def _refusal(what: str, error: OSError, needed_bytes: int, free: int) -> FlashrtError:
     if error.errno in _FULL:
-        left = f"{free_bytes(folder_fd)} bytes free"
+        left = f"{free} bytes free"
         return CapsuleDiskFullError(
             what,
             expected=f"room for {needed_bytes} bytes",

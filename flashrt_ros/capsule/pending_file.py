@@ -59,6 +59,7 @@ class PendingFile:
         try:
             with self.refusals():
                 self._open()
+            with self.refusals():
                 reserve(self.fd, num_bytes)
         except BaseException:
             self.close()
@@ -66,7 +67,12 @@ class PendingFile:
 
     def refusals(self) -> AbstractContextManager[None]:
         """Turn an OSError while the file is written into one of our errors."""
-        return refusals(self._what, folder_fd=self._folder_fd, needed_bytes=self.num_bytes)
+        return refusals(
+            self._what,
+            folder_fd=self._folder_fd,
+            needed_bytes=self.num_bytes,
+            held_fd=self.fd,
+        )
 
     def publish(self, name: str, *, check: Callable[[], None]) -> None:
         """Give the finished file its name, in place of a file that has it.

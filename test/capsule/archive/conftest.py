@@ -103,6 +103,10 @@ class Samples:
         record = folder.read_into(key, self.rows, self.fingerprint, memoryview(destination))
         return bytes(destination[: record.num_bytes])
 
+    def names(self, path: Path) -> list[str]:
+        """What lies in a folder, hidden files too."""
+        return sorted(entry.name for entry in path.iterdir())
+
     def file_bytes(self, folder: CapsuleFolder) -> bytes:
         """The bytes of a file with the sample capsule in it."""
         return (folder.path / (self.save(folder, replace=True).file + SUFFIX)).read_bytes()

@@ -16,7 +16,7 @@ import pytest
 from flashrt_ros.capsule import pending_file
 from flashrt_ros.capsule.folder import CapsuleFolder
 from flashrt_ros.capsule.private_folder import LOCK_FILE
-from flashrt_ros.capsule.record import CapsuleRecord, split_payload
+from flashrt_ros.capsule.record import split_payload
 from flashrt_ros.errors import (
     CapsuleArchiveError,
     CapsuleFolderError,
@@ -42,7 +42,7 @@ def test_a_folder_is_made_private(tmp_path: Path) -> None:
 
 def test_files_are_private(folder: CapsuleFolder, samples: Samples) -> None:
     samples.save(folder)
-    for name in os.listdir(folder.path):
+    for name in samples.names(folder.path):
         assert stat.S_IMODE((folder.path / name).stat().st_mode) == 0o600, name
 
 
@@ -179,7 +179,7 @@ def test_a_name_taken_while_it_is_written_is_refused_at_the_end(
     with pytest.raises(CapsuleNameTakenError, match="soon"):
         writer.finish()
     assert samples.load(folder) == samples.payload(late, 2)
-    assert sorted(os.listdir(folder.path)) == [LOCK_FILE, "home.capsule"]
+    assert samples.names(folder.path) == [LOCK_FILE, "home.capsule"]
 
 
 def test_an_unfinished_writer_leaves_the_old_file(folder: CapsuleFolder, samples: Samples) -> None:
@@ -189,7 +189,7 @@ def test_an_unfinished_writer_leaves_the_old_file(folder: CapsuleFolder, samples
     with folder.begin_write(record, sections) as writer:
         assert not writer.write_some(500)
     assert samples.load(folder) == samples.payload(record, 1)
-    assert sorted(os.listdir(folder.path)) == [LOCK_FILE, "home.capsule"]
+    assert samples.names(folder.path) == [LOCK_FILE, "home.capsule"]
 
 
 def test_a_folder_in_a_files_place_is_not_replaced(folder: CapsuleFolder, samples: Samples) -> None:
@@ -198,7 +198,7 @@ def test_a_folder_in_a_files_place_is_not_replaced(folder: CapsuleFolder, sample
         samples.save(folder)
     with pytest.raises(CapsuleFolderError, match="directory"):
         samples.save(folder, replace=True)
-    assert sorted(os.listdir(folder.path)) == [LOCK_FILE, "home.capsule"]
+    assert samples.names(folder.path) == [LOCK_FILE, "home.capsule"]
 
 
 def test_a_link_in_a_files_place_is_replaced_and_not_followed(
@@ -220,7 +220,7 @@ def test_removing_takes_damaged_files_too(folder: CapsuleFolder, samples: Sample
         reader.verify()
     folder.remove("bad")
     folder.remove("bbbb")
-    assert os.listdir(folder.path) == [LOCK_FILE]
+    assert samples.names(folder.path) == [LOCK_FILE]
     with pytest.raises(CapsuleNotFoundError):
         folder.remove("home")
 
@@ -273,7 +273,7 @@ def test_where_files_need_names_they_are_swept_once_their_writer_is_gone(
     payload = samples.payload(record, 2)
     writer = folder.begin_write(record, split_payload(record, memoryview(payload)))
     writer.write_some(10)
-    (temporary,) = {*os.listdir(folder.path)} - {LOCK_FILE, "home.capsule"}
+    (temporary,) = {*samples.names(folder.path)} - {LOCK_FILE, "home.capsule"}
     left = folder.path / ".tmp-left"
     left.write_bytes(b"half")
     (folder.path / ".tmp-folder").mkdir()
@@ -373,7 +373,7 @@ def test_two_engines_on_one_folder(folder: CapsuleFolder, samples: Samples, how:
             racer.process.communicate(timeout=WAIT_S)
     assert num_reads
     assert won == [40, 40] if how == "replace" else sum(won) == 40
-    assert not [name for name in os.listdir(folder.path) if name.startswith(".tmp-")]
+    assert not [name for name in samples.names(folder.path) if name.startswith(".tmp-")]
 
 
 def test_one_damaged_file_costs_the_others_nothing(folder: CapsuleFolder, samples: Samples) -> None:

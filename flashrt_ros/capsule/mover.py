@@ -135,9 +135,8 @@ class Mover:
         self._writes.append(WriteRequest(capsule.id, shelf, key, done, replace))
         self._room.has_changed = True
 
-    def persist(self, capsule: Capsule) -> None:
-        """Have a persisted capsule written, in place of the file of its name."""
-        key = capsule.title
+    def persist(self, capsule: Capsule, key: str) -> None:
+        """Have a persisted capsule written, in place of the file of that key."""
 
         def done(answer: CapsuleRecord | FlashrtError) -> None:
             if isinstance(answer, FlashrtError) and self._store.has(capsule.id):
@@ -159,6 +158,25 @@ class Mover:
                 lambda: self._shelves[shelf].read(key, view), _answer_with(done)
             )
         )
+
+    def bring_up(self, capsule: Capsule) -> None:
+        """Read a capsule from its file into memory now; before there is a loop to delay.
+
+        Raises:
+            CapsuleQuotaError: There is no room.
+            FlashrtError: It can't be read; nothing changed.
+        """
+        place = capsule.residence.file
+        assert place is not None
+        lowest = self._room.lowest
+        block = self._room.claim(lowest)
+        try:
+            self._shelves[place.folder].read(place.key, block.view())
+        except BaseException:
+            lowest.give(block)
+            raise
+        capsule.residence.put(lowest.name, block)
+        self._room.use(capsule)
 
     def take_failures(self) -> dict[str, FlashrtError]:
         """Return why capsules could not be fetched since the last call, by id; "" is the disk's."""

@@ -86,7 +86,7 @@ class Room:
         """Make a capsule the most recently used one."""
         self._num_uses += 1
         capsule.residence.last_use = self._num_uses
-        self.has_changed = self.has_changed or not capsule.is_automatic
+        self._stir()
 
     def use(self, capsule: Capsule) -> None:
         """Note a use; have the bytes fetched if they are on disk only.
@@ -205,6 +205,7 @@ class Room:
             capsule
             for capsule in self._capsules.values()
             if tier.name in capsule.residence.blocks
+            and tier.name != capsule.residence.anchor
             and not capsule.is_automatic
             and (not capsule.pinned or capsule.tier != tier.name)
         ]
@@ -230,12 +231,16 @@ class Room:
 
     def release_file(self, capsule: Capsule) -> None:
         """Give a copy's file back."""
+        self.on_release_file(self.disown_file(capsule))
+
+    def disown_file(self, capsule: Capsule) -> FilePlace:
+        """Forget a copy's file, which stays where it is."""
         place = capsule.residence.file
         assert place is not None
         assert self.disk is not None
         capsule.residence.file = None
         self.disk.used_bytes -= place.num_bytes
-        self.on_release_file(place)
+        return place
 
     def add_file(self, capsule: Capsule, place: FilePlace) -> None:
         """Note that a file holds a capsule's bytes, in place of the one before."""
@@ -254,7 +259,7 @@ class Room:
         self.wanted.pop(capsule.id, None)
         self.climbing.pop(capsule.id, None)
         residence.is_gone = True
-        self.has_changed = self.has_changed or not residence.is_reserved
+        self._stir()
         if residence.file is not None:
             self.release_file(capsule)
         if residence.num_holds:
@@ -278,6 +283,12 @@ class Room:
         """Free the blocks that no capsule holds. Idempotent."""
         for tier in self.tiers:
             tier.close()
+
+    def _stir(self) -> None:
+        """Have the mover look, where it could find something to do."""
+        is_waited_for = bool(self.wanted or self.climbing or self.needs_room)
+        is_full = not all(tier.has_room for tier in self.tiers)
+        self.has_changed = self.has_changed or is_waited_for or is_full
 
     # parts -------------------------------------------------------------------------------
 

@@ -257,6 +257,11 @@ class CapsuleStore:
         self._remove(capsule)
         return capsule
 
+    def disown(self, capsule: Capsule) -> None:
+        """Forget a capsule whose file can't be read, and leave the file where it is."""
+        self.room.disown_file(capsule)
+        self._remove(capsule)
+
     def recycle(self, capsule: Capsule) -> Capsule | None:
         """Take an automatic capsule back that the ring or the stack has done with.
 

@@ -43,6 +43,8 @@ class Residence:
         num_holds: Background jobs that read or write a copy; none of its memory is
             released before they end.
         is_gone: The capsule was dropped; the last hold gives the memory back.
+        anchor: Memory tier whose copy stays for as long as the capsule does, because
+            somebody reads it in slices; "" for none.
         is_reserved: The block is one of those set aside for automatic capsules.
     """
 
@@ -51,6 +53,7 @@ class Residence:
     last_use: int = 0
     num_holds: int = 0
     is_gone: bool = False
+    anchor: str = ""
     is_reserved: bool = False
 
     @property

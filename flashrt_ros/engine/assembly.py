@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import platform
 import secrets
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
 
-from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.goals import Goals
+from flashrt_ros.engine.identity import fingerprint_of
 from flashrt_ros.engine.latches import Latches
-from flashrt_ros.engine.storage import make_store
+from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.models.base import PolicyModel
@@ -93,19 +90,20 @@ def _build(
     graphs = GraphSet(backend, model.programs(), arena, slots)
     undo.callback(graphs.close)
     pool = LanePool(arena, graphs, num_standby=config.num_standby_lanes)
-    store = make_store(config, layout, backend, num_automatic=num_automatic_capsules(config))
-    undo.callback(store.close)
+    fingerprint = fingerprint_of(model, layout, backend, config)
+    storage = Storage(config, layout, backend, fingerprint, clock_ns=clock_ns)
+    undo.callback(storage.close)
     core = Core(
         epoch=secrets.randbits(62),
         config=config,
         model=model,
         backend=backend,
         layout=layout,
-        fingerprint=Fingerprint.of(_fingerprint_fields(model, layout, graphs, config)),
+        fingerprint=fingerprint,
         plan=Plan(graphs, model.plan().nodes),
         pool=pool,
         noise=noise,
-        store=store,
+        storage=storage,
         latches=latches,
         goals=Goals(latches, layout, model.inputs(), backend),
         environments=[
@@ -119,26 +117,3 @@ def _build(
             env.lane.views[name].copy_(value)
         core.reseed(env, config.seed + env.env_index, 0)
     return core, graphs, arena
-
-
-def num_automatic_capsules(config: EngineConfig) -> int:
-    """Count the capsules an engine may hold of its own: rings, stacks, origins of branches."""
-    per_environment = config.rollback_depth + config.interrupt_depth
-    return config.num_environments * per_environment + config.num_branch_lanes + 1
-
-
-def _fingerprint_fields(
-    model: PolicyModel, layout: ArenaLayout, graphs: GraphSet, config: EngineConfig
-) -> dict[str, object]:
-    schema = repr(model.channels()).encode()
-    return {
-        "model": model.name,
-        "weights": model.weights_digest(),
-        "layout": layout.digest(),
-        "graphs": ",".join(sorted("/".join(map(str, key)) for key in model.programs())),
-        "channels": hashlib.sha256(schema).hexdigest()[:16],
-        "torch": torch.__version__,
-        "device": f"{config.device} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-        "threads": config.num_threads,
-        "byte_order": sys.byteorder,
-    }

@@ -47,7 +47,7 @@ class Branches:
                 found=f"{len(core.branches)} of {core.config.num_branch_lanes} branches in use",
                 fix="select one and release the others, or raise num_branch_lanes",
             )
-        source = self._moves.find(env, request.capsule) if request.capsule else None
+        source = self._moves.find_ready(env, request.capsule) if request.capsule else None
         core.goals.require_slot()
         started = core.clock_ns()
         capsule = source or self._moves.create(env, automatic=True, labels=("automatic=fork",))

@@ -14,8 +14,11 @@ RANGES: dict[str, tuple[float, float]] = {
     "num_branch_lanes": (0, 256),
     "replan_threshold": (0, 1024),
     "rollback_depth": (0, 1024),
+    "rollback_every_ticks": (0, 1_000_000),
     "interrupt_depth": (1, 64),
     "capsule_quota_bytes": (0, 1 << 50),
+    "capsule_host_quota_bytes": (0, 1 << 50),
+    "capsule_disk_quota_bytes": (0, 1 << 50),
     "seed": (0, 1 << 62),
     "refill_delay_ms": (0.0, 10_000.0),
     "refill_slice_bytes": (4096, 1 << 32),
@@ -40,8 +43,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         replan_threshold: A tick that finds at most this many actions queued also makes
             the next chunk, beside them; 0 waits until the queue is empty.
         rollback_depth: Boundaries kept per environment, newest first.
+        rollback_every_ticks: Ticks between two of them; 0 keeps one for each chunk.
+        rollback_tier: Memory they lie in: "device" or "host"; "" takes the fastest.
         interrupt_depth: Interrupted boundaries an environment may stack up.
-        capsule_quota_bytes: Memory that capsules may take, bytes.
+        capsule_quota_bytes: Memory beside the lanes that callers' capsules may take, bytes.
+        capsule_host_quota_bytes: Host memory below it, on a device with memory of its own, bytes.
+        capsule_disk_quota_bytes: Disk below them, in `capsule_folder`, bytes of payload.
+        capsule_folder: Folder for capsule files, mode 0700; "" for none: then nothing
+            survives the engine, and nothing moves to disk.
         seed: First seed of environment 0; environment ``i`` starts with ``seed + i``.
         refill_delay_ms: Pause between a flip and the refill of the lane it left, ms.
         refill_slice_bytes: Bytes copied at a time by a refill.
@@ -63,8 +72,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_branch_lanes: int = 4
     replan_threshold: int = 0
     rollback_depth: int = 8
+    rollback_every_ticks: int = 0
+    rollback_tier: Literal["", "device", "host"] = ""
     interrupt_depth: int = 8
     capsule_quota_bytes: int = 256 * 1024 * 1024
+    capsule_host_quota_bytes: int = 1024 * 1024 * 1024
+    capsule_disk_quota_bytes: int = 16 * 1024 * 1024 * 1024
+    capsule_folder: str = ""
     seed: int = 0
     refill_delay_ms: float = 3.0
     refill_slice_bytes: int = 1 << 20

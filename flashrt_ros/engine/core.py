@@ -14,6 +14,7 @@ from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.latches import Latches
 from flashrt_ros.engine.protocol import Event, EventKind, OutputKind, Provenance
 from flashrt_ros.engine.served import Sink
+from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT, Branch, Environment, Timeline
 from flashrt_ros.errors import PayloadRangeError
 from flashrt_ros.models.base import NOISE_COUNTER, NOISE_SEED, PolicyModel
@@ -55,7 +56,7 @@ class Core:
     plan: Plan
     pool: LanePool
     noise: NoiseRing | None
-    store: CapsuleStore
+    storage: Storage
     latches: Latches
     goals: Goals
     environments: list[Environment]
@@ -63,6 +64,11 @@ class Core:
     sink: Sink = field(default_factory=NullSink)
     branches: dict[int, Branch] = field(default_factory=dict)
     sequence: int = 0
+
+    @property
+    def store(self) -> CapsuleStore:
+        """The capsules."""
+        return self.storage.store
 
     def read(self, lane: Lane, buffer: str) -> bytes:
         """Copy a buffer's bytes out of a lane."""

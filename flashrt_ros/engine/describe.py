@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.core import Core
@@ -67,6 +69,33 @@ def capsule_info(capsule: Capsule) -> protocol.CapsuleInfo:
         pinned=capsule.pinned,
         fingerprint=capsule.fingerprint.digest,
         digest=capsule.digest,
+        persist=capsule.persist,
+        is_automatic=capsule.is_automatic,
+    )
+
+
+def tier_infos(core: Core) -> tuple[protocol.TierInfo, ...]:
+    """Say what lies in every tier; a capsule counts in the fastest that holds it."""
+    counts = Counter(capsule.tier for capsule in core.store)
+    return tuple(
+        protocol.TierInfo(tier.name, counts[tier.name], tier.used_bytes, tier.quota_bytes)
+        for tier in core.store.room.all_tiers
+    )
+
+
+def timeline_infos(core: Core) -> tuple[protocol.TimelineInfo, ...]:
+    """Say where every environment and branch stands."""
+    timelines = [*core.environments, *core.branches.values()]
+    return tuple(
+        protocol.TimelineInfo(
+            one.env_index,
+            one.branch,
+            one.lane.index,
+            one.parent,
+            one.position.tick,
+            core.environments[one.env_index].generation,
+        )
+        for one in timelines
     )
 
 
@@ -105,4 +134,5 @@ def status(core: Core, ticks: Ticks, env: Environment, rid: int) -> protocol.Sta
         interrupt_depth=len(env.interruptions),
         branches=tuple(b.branch for b in core.branches.values() if b.env_index == env.env_index),
         num_clients=0,
+        tiers=tier_infos(core),
     )

@@ -21,12 +21,14 @@ from flashrt_ros.engine.core import NullSink, check_seed
 from flashrt_ros.engine.describe import capsule_info, model_info, status
 from flashrt_ros.engine.inspection import inspect
 from flashrt_ros.engine.jobs import StepDone, StepJob, check_tick_source, max_step_count
+from flashrt_ros.engine.library import Library
 from flashrt_ros.engine.moves import Moves
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.stats import Stats
 from flashrt_ros.engine.ticks import FIRST_TICK_DELAY_NS, Ticks
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline
 from flashrt_ros.engine.verbs import Verbs
+from flashrt_ros.engine.waits import Done, Wait, Waits
 from flashrt_ros.errors import (
     AbandonedError,
     FlashrtError,
@@ -35,9 +37,6 @@ from flashrt_ros.errors import (
     UnsupportedError,
 )
 from flashrt_ros.models.base import PolicyModel
-
-MAX_PAGE = 64
-"""Capsules in one answer; keeps it below the message limit."""
 
 
 class Engine:
@@ -73,6 +72,9 @@ class Engine:
         self._moves = Moves(self.core, self._ticks)
         self._branches = Branches(self.core, self._ticks, self._moves)
         self._verbs = Verbs(self.core, self._ticks, self._moves, self._branches)
+        self._library = Library(self.core, self._moves)
+        self._library.take_in_kept()
+        self._waits = Waits(self._carry_out, self.core.storage.mover)
         self._handlers: dict[type, Callable[..., protocol.Reply]] = {
             protocol.Activate: self._activate,
             protocol.Deactivate: self._deactivate,
@@ -82,7 +84,9 @@ class Engine:
             protocol.Select: self._select,
             protocol.Rollback: self._rollback,
             protocol.Resume: self._resume,
-            protocol.ListCapsules: self._list,
+            protocol.ListCapsules: self._library.find,
+            protocol.Collect: self._library.collect,
+            protocol.GetFingerprint: self._library.fingerprint,
             protocol.Drop: self._drop,
             protocol.Pin: self._pin,
             protocol.GetStatus: self._status,
@@ -199,30 +203,44 @@ class Engine:
 
     def next_background_ns(self) -> int | None:
         """Return when :meth:`background` has something to do, None for never."""
-        return self.core.pool.next_refill_ns()
+        due = (self.core.pool.next_refill_ns(), self.core.storage.mover.next_ns())
+        return min((ns for ns in due if ns is not None), default=None)
 
     def background(self, now_ns: int) -> bool:
-        """Refill one slice of a standby lane, unless a tick is near; True while work remains."""
+        """Move a slice between lanes or tiers, unless a tick is near; True while work remains."""
         deadline = self.next_deadline_ns()
         reserve_ns = self.core.config.poll_reserve_us * 1000
         if deadline is not None and deadline - now_ns < reserve_ns:
             return True
-        return self.core.pool.refill(now_ns, self.core.config.refill_slice_bytes)
+        slice_bytes = self.core.config.refill_slice_bytes
+        if self.core.pool.refill(now_ns, slice_bytes):
+            return True
+        return self._waits.background(slice_bytes)
 
     # verbs -------------------------------------------------------------------------------
 
     def handle(self, request: protocol.Request) -> protocol.Reply:
-        """Carry out a verb that answers at once.
+        """Carry out a verb to its end, however long it waits for bytes; for embedded use.
 
         Raises:
             FlashrtError: The verb was refused; nothing changed.
         """
-        handler = self._handlers.get(type(request))
-        if handler is None:
-            raise UnsupportedError(f"the engine has no verb {type(request).__name__}")
-        reply = handler(request)
-        self._ticks.wake()
-        return reply
+        return self._waits.finish(request)
+
+    def begin(self, request: protocol.Request, done: Done) -> Wait | None:
+        """Carry out a verb; ``done`` gets its answer, at once where no bytes are waited for.
+
+        Returns:
+            What :meth:`cancel` takes while it waits, or None.
+
+        Raises:
+            FlashrtError: The verb was refused; nothing changed.
+        """
+        return self._waits.begin(request, done)
+
+    def cancel(self, wait: Wait) -> None:
+        """Forget a verb whose caller is gone."""
+        self._waits.cancel(wait)
 
     def interrupt(
         self, request: protocol.Interrupt, ring: WriterRing | None = None
@@ -287,18 +305,30 @@ class Engine:
         self._graphs.close()
         if self.core.noise is not None:
             self.core.noise.close()
-        self.core.store.close()
+        self.core.storage.close()
         self._arena.close()
         self.core.latches.close()
+
+    def _carry_out(self, request: protocol.Request, done: Done) -> None:
+        if isinstance(request, protocol.Save):
+            self._library.save(self.environment(request.env_index), request, done)
+        elif isinstance(request, protocol.Load):
+            self._library.load(self.environment(request.env_index), request, done)
+        else:
+            handler = self._handlers.get(type(request))
+            if handler is None:
+                raise UnsupportedError(f"the engine has no verb {type(request).__name__}")
+            done(handler(request))
+        self._ticks.wake()
 
     # handlers ----------------------------------------------------------------------------
 
     def _activate(self, request: protocol.Activate) -> protocol.Moved:
         env = self.environment(request.env_index)
         is_timed = check_tick_source(request)
+        self._verbs.take_home(env)
         self._ticks.abandon(env)
         self._ticks.stats[env.env_index] = Stats()
-        self._verbs.take_home(env)
         env.is_active = True
         env.tick_source = request.tick_source
         if is_timed:
@@ -336,11 +366,6 @@ class Engine:
         env = self.environment(request.env_index)
         return _with_rid(self._verbs.resume(env, request), request.rid)
 
-    def _list(self, request: protocol.ListCapsules) -> protocol.CapsulePage:
-        found = [c for c in self.core.store if not request.label or request.label in c.labels]
-        page = found[request.offset : request.offset + min(request.limit or MAX_PAGE, MAX_PAGE)]
-        return protocol.CapsulePage(request.rid, tuple(map(capsule_info, page)), len(found))
-
     def _drop(self, request: protocol.Drop) -> protocol.Ack:
         self._verbs.drop(self.environment(request.env_index), request.capsule)
         return protocol.Ack(request.rid)
@@ -349,6 +374,8 @@ class Engine:
         env = self.environment(request.env_index)
         capsule = self._moves.find(env, request.capsule)
         capsule = self.core.store.pin(capsule.id, pinned=request.pinned)
+        if capsule.persist:
+            self.core.storage.persist(capsule)
         return protocol.CapsuleReply(request.rid, capsule_info(capsule), 0)
 
     def _reseed(self, request: protocol.Reseed) -> protocol.Moved:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flashrt_ros.capsule.capsule import Capsule
-from flashrt_ros.capsule.store import home_name
+from flashrt_ros.capsule.capsule import HOME, Capsule
+from flashrt_ros.capsule.store import home_name, is_home
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.ticks import Ticks
 from flashrt_ros.engine.timeline import Environment, Timeline
+from flashrt_ros.errors import SpecError
 from flashrt_ros.runtime.arena import Block
 from flashrt_ros.runtime.lanes import Lane
 
@@ -34,37 +35,57 @@ class Moves:
         name: str = "",
         labels: tuple[str, ...] = (),
         pinned: bool = False,
+        persist: bool = False,
         replaces: bool = False,
         automatic: bool = False,
+        tier: str = "",
     ) -> Capsule:
         """Freeze the timeline's boundary; see ``CapsuleStore.create``.
+
+        A persisted one, and every home where there is a folder, is written in the background.
 
         Raises:
             LanePoisonedError: The lane has no boundary to freeze.
         """
         core = self._core
         env.lane.check_not_poisoned()
-        capsule_bytes = core.layout.capsule_bytes
+        num_bytes = core.layout.used_bytes(env.position.num_positions)
 
         def fill(block: Block) -> None:
-            core.backend.copy(block.address, env.lane.address, capsule_bytes)
+            core.backend.copy(block.address, env.lane.address, num_bytes)
 
         capsule, replaced = core.store.create(
             fill,
             position=env.position,
             fingerprint=core.fingerprint,
             parent=env.parent,
+            num_bytes=num_bytes,
             name=name,
             labels=labels,
             pinned=pinned,
+            persist=persist or (is_home(name) and core.storage.has_files),
             replace=replaces,
             automatic=automatic,
+            tier=tier,
         )
         if replaced is not None:
             self.forget(replaced)
-        if name == home_name(0):
-            core.pool.set_home(capsule.block, capsule.id)
+        self.note_home(capsule)
+        if capsule.persist:
+            core.storage.persist(capsule)
         return capsule
+
+    def note_home(self, capsule: Capsule) -> None:
+        """Have standby lanes filled with a capsule, if it is the home that they are kept for."""
+        if capsule.name == home_name(0):
+            capsule.residence.anchor = capsule.tier
+            self._core.pool.set_home(capsule.block, capsule.id)
+
+    def begin_at(self, env: Environment, capsule: Capsule) -> None:
+        """Put an environment that has not run yet at a capsule, without its goal."""
+        self.fill(env.lane, capsule)
+        env.position = capsule.position
+        env.parent = env.brought_back = capsule.id
 
     def find(self, env: Environment, key: str) -> Capsule:
         """Return a capsule that fits, by id or name; ``home`` is the environment's own.
@@ -75,6 +96,18 @@ class Moves:
         """
         capsule = self._core.store.get(home_name(env.env_index) if key == "home" else key)
         self._core.fingerprint.require(capsule.fingerprint, capsule.id)
+        return capsule
+
+    def find_ready(self, env: Environment, key: str) -> Capsule:
+        """Return a capsule that fits and whose bytes can be copied now; see :meth:`find`.
+
+        Raises:
+            CapsuleNotFoundError: There is none.
+            FingerprintMismatchError: It was taken under another fingerprint.
+            NotYet: Its bytes are on disk and being fetched.
+        """
+        capsule = self.find(env, key)
+        self._core.store.require_memory(capsule)
         return capsule
 
     def move(self, env: Environment, capsule: Capsule) -> str:
@@ -174,3 +207,19 @@ class Moves:
         branches = self._core.branches.values()
         sources = [b.source.id for b in branches if b.source is not None]
         return self.is_held(capsule) or capsule.id in sources
+
+
+def own_home(env: Environment, name: str) -> str:
+    """Return what a name means for an environment: ``home`` is its own.
+
+    Raises:
+        SpecError: The name is the home of another environment.
+    """
+    name = home_name(env.env_index) if name == HOME else name
+    if is_home(name) and name != home_name(env.env_index):
+        raise SpecError(
+            f"'{name}' is the home of another environment",
+            expected=home_name(env.env_index),
+            fix="name it through that environment",
+        )
+    return name

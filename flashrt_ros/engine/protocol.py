@@ -66,7 +66,9 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True):
 class CapsuleInfo(msgspec.Struct, array_like=True, frozen=True):
     """A capsule, without its bytes.
 
-    ``created_ns`` is wall time. ``digest`` is computed when a capsule is saved, "" before.
+    ``created_ns`` is wall time. ``digest`` is computed when a capsule is written to a file,
+    "" before. ``tier`` is the fastest one that holds it. A persisted capsule is found by a
+    restarted engine. An automatic one is the engine's own and goes by itself.
     """
 
     id: str
@@ -81,6 +83,31 @@ class CapsuleInfo(msgspec.Struct, array_like=True, frozen=True):
     pinned: bool
     fingerprint: str
     digest: str
+    persist: bool = False
+    is_automatic: bool = False
+
+
+class TierInfo(msgspec.Struct, array_like=True, frozen=True):
+    """What callers' capsules take in a tier."""
+
+    name: str
+    num_capsules: int
+    used_bytes: int
+    quota_bytes: int
+
+
+class TimelineInfo(msgspec.Struct, array_like=True, frozen=True):
+    """Where an environment (branch -1) or a branch stands.
+
+    ``parent`` is the nearest kept capsule that its state came from, "" for none.
+    """
+
+    env_index: int
+    branch: int
+    lane: int
+    parent: str
+    tick: int
+    generation: int
 
 
 class Provenance(msgspec.Struct, array_like=True, frozen=True):
@@ -227,7 +254,11 @@ class Deactivate(msgspec.Struct, array_like=True, tag=10, frozen=True):
 
 
 class Snapshot(msgspec.Struct, array_like=True, tag=11, frozen=True):
-    """Freeze the last boundary → :class:`CapsuleReply`. An empty name stays nameless."""
+    """Freeze the last boundary → :class:`CapsuleReply`. An empty name stays nameless.
+
+    ``persist`` has it written to a file that a restarted engine finds; the answer does not
+    wait for it.
+    """
 
     rid: int
     env_index: int
@@ -236,6 +267,7 @@ class Snapshot(msgspec.Struct, array_like=True, tag=11, frozen=True):
     pinned: bool
     replace: bool
     align_down: bool
+    persist: bool = False
 
 
 class Restore(msgspec.Struct, array_like=True, tag=12, frozen=True):
@@ -328,12 +360,22 @@ class Resume(msgspec.Struct, array_like=True, tag=18, frozen=True):
 
 
 class ListCapsules(msgspec.Struct, array_like=True, tag=19, frozen=True):
-    """→ :class:`CapsulePage`. ``label`` filters by one ``key=value``, "" does not."""
+    """→ :class:`CapsulePage`. Every filter but "" (0, -1) must match.
+
+    ``label`` is one ``key=value``, ``name_prefix`` the start of a name. ``since_ns`` and
+    ``until_ns`` bound the wall time of creation, both inclusive. ``pinned`` is 1 for pinned
+    ones, 0 for the others.
+    """
 
     rid: int
     offset: int
     limit: int
     label: str
+    name_prefix: str = ""
+    since_ns: int = 0
+    until_ns: int = 0
+    tier: str = ""
+    pinned: int = -1
 
 
 class Drop(msgspec.Struct, array_like=True, tag=20, frozen=True):
@@ -386,6 +428,62 @@ class Stop(msgspec.Struct, array_like=True, tag=25, frozen=True):
     """End the engine at the next boundary → :class:`Ack`."""
 
     rid: int
+
+
+class Save(msgspec.Struct, array_like=True, tag=26, frozen=True):
+    """Write a capsule into the engine's capsule folder → :class:`Saved`, once it is on disk.
+
+    ``file`` is a name in the folder, without the suffix; "" takes the capsule's name or id.
+    """
+
+    rid: int
+    env_index: int
+    capsule: str
+    file: str
+    replace: bool
+
+
+class Load(msgspec.Struct, array_like=True, tag=27, frozen=True):
+    """Read a file of the capsule folder, every byte checked → :class:`CapsuleReply`.
+
+    ``name`` "" takes the name that it was saved under.
+    """
+
+    rid: int
+    env_index: int
+    file: str
+    name: str
+    pinned: bool
+    replace: bool
+
+
+class Collect(msgspec.Struct, array_like=True, tag=28, frozen=True):
+    """Drop what every rule given admits → :class:`CapsulePage` of what went, or would go.
+
+    Rules: created ``older_than_ns`` ago or earlier, one ``label``, a ``name_prefix``;
+    ``unpinned`` admits all, so that at least one rule is given. The ``keep_last`` newest of
+    those admitted stay. Pins, homes, and what the engine holds itself never go.
+
+    With ``dry_run`` nothing goes, and ``offset`` pages. Without it one request drops a page
+    of them; ``total`` counts those before it, so that the caller asks until none is left.
+    """
+
+    rid: int
+    older_than_ns: int
+    label: str
+    name_prefix: str
+    unpinned: bool
+    keep_last: int
+    dry_run: bool
+    offset: int = 0
+
+
+class GetFingerprint(msgspec.Struct, array_like=True, tag=29, frozen=True):
+    """Ask what a capsule was taken under, "" for the engine itself → :class:`FingerprintInfo`."""
+
+    rid: int
+    env_index: int
+    capsule: str
 
 
 # engine to client ----------------------------------------------------------------------------
@@ -518,11 +616,15 @@ class Interrupted(msgspec.Struct, array_like=True, tag=75, frozen=True):
 
 
 class CapsulePage(msgspec.Struct, array_like=True, tag=76, frozen=True):
-    """Capsules from ``offset``; ``total`` counts all that match."""
+    """Capsules from ``offset``; ``total`` counts all that match.
+
+    ``timelines`` says where every environment and branch stands.
+    """
 
     rid: int
     capsules: tuple[CapsuleInfo, ...]
     total: int
+    timelines: tuple[TimelineInfo, ...] = ()
 
 
 class Status(msgspec.Struct, array_like=True, tag=77, frozen=True):
@@ -557,6 +659,7 @@ class Status(msgspec.Struct, array_like=True, tag=77, frozen=True):
     interrupt_depth: int
     branches: tuple[int, ...]
     num_clients: int
+    tiers: tuple[TierInfo, ...] = ()
 
 
 class Inspection(msgspec.Struct, array_like=True, tag=78, frozen=True):
@@ -638,6 +741,24 @@ class Event(msgspec.Struct, array_like=True, tag=80, frozen=True):
     detail: str
 
 
+class Saved(msgspec.Struct, array_like=True, tag=81, frozen=True):
+    """A file that is on disk. ``num_bytes`` is its size, ``digest`` the payload's."""
+
+    rid: int
+    file: str
+    num_bytes: int
+    digest: str
+    duration_ns: int
+
+
+class FingerprintInfo(msgspec.Struct, array_like=True, tag=82, frozen=True):
+    """Named facts, sorted by name, and their digest."""
+
+    rid: int
+    fields: tuple[tuple[str, str], ...]
+    digest: str
+
+
 Request = (
     Hello
     | Ping
@@ -664,6 +785,10 @@ Request = (
     | Reseed
     | Inspect
     | Stop
+    | Save
+    | Load
+    | Collect
+    | GetFingerprint
 )
 
 Reply = (
@@ -682,6 +807,8 @@ Reply = (
     | CapsulePage
     | Status
     | Inspection
+    | Saved
+    | FingerprintInfo
 )
 
 Message = Request | Reply | Output | Event

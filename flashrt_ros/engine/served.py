@@ -23,6 +23,9 @@ from flashrt_ros.errors import FlashrtError
 StepDone = Callable[[Stepped | FlashrtError], None]
 """Takes a step's answer; its ``rid`` does not count."""
 
+Done = Callable[[Reply | FlashrtError], None]
+"""Takes a verb's answer, once."""
+
 
 class Sink(Protocol):
     """Takes what an engine gives away; called between plan nodes, never blocks or raises."""
@@ -78,6 +81,12 @@ class ServedEngine(Protocol):
 
     def handle(self, request: Request) -> Reply:
         """Carry out a verb that answers at once."""
+
+    def begin(self, request: Request, done: Done) -> Any:
+        """Carry out a verb; ``done`` is called once, maybe at once; returns a handle or None."""
+
+    def cancel(self, wait: Any) -> None:
+        """Forget a verb whose caller is gone."""
 
     def interrupt(self, request: Interrupt, ring: WriterRing | None) -> Interrupted:
         """Interrupt an environment, taking a goal over in the same instant."""

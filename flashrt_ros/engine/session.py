@@ -64,6 +64,8 @@ class Session:
         self._rid = 0
         self._rings: dict[int, WriterRing] = {}
         self._steps: dict[int, Any] = {}
+        self._verbs: dict[int, Any] = {}
+        self._is_closed = False
         self._handlers: dict[type, Callable[[Any], object]] = {
             protocol.Hello: self._hello,
             protocol.Ping: lambda request: protocol.Ack(request.rid),
@@ -93,7 +95,7 @@ class Session:
                 self.connection.condemn("closed")
                 return True
             request = self._decode(data)
-            handler = self._handlers.get(type(request), self._engine.handle)
+            handler = self._handlers.get(type(request), self._verb)
             reply = handler(request)
             if reply is not None:
                 self._reply(self._rid, reply)
@@ -112,7 +114,12 @@ class Session:
 
     def close(self) -> None:
         """End what the client held: steps are forgotten, loans come back. Idempotent."""
+        self._is_closed = True
         self._outputs.unsubscribe(self.connection)
+        for wait in self._verbs.values():
+            if wait is not None:
+                self._engine.cancel(wait)
+        self._verbs.clear()
         for job in list(self._steps.values()):
             self._engine.cancel_step(job)
         self._steps.clear()
@@ -223,9 +230,31 @@ class Session:
 
     # verbs -----------------------------------------------------------------------------------
 
+    def _verb(self, request: Any) -> None:
+        """Carry out what may wait for bytes; others are served meanwhile."""
+        self._check_new(request.rid)
+
+        def done(answer: protocol.Reply | FlashrtError) -> None:
+            self._verbs.pop(request.rid, None)
+            is_answered.append(True)
+            if self._is_closed:
+                return
+            if isinstance(answer, FlashrtError):
+                self.connection.fail(request.rid, answer)
+            else:
+                self._reply(request.rid, answer)
+
+        is_answered: list[bool] = []
+        wait = self._engine.begin(request, done)
+        if not is_answered:
+            self._verbs[request.rid] = wait
+
+    def _check_new(self, rid: int) -> None:
+        if rid in self._steps or rid in self._verbs:
+            raise ProtocolError(f"request {rid} is under way already")
+
     def _step(self, request: protocol.Step) -> None:
-        if request.rid in self._steps:
-            raise ProtocolError(f"request {request.rid} is under way already")
+        self._check_new(request.rid)
 
         def done(answer: protocol.Stepped | FlashrtError) -> None:
             is_answered.append(True)

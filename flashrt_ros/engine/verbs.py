@@ -8,7 +8,7 @@ from flashrt_ros.engine import protocol
 from flashrt_ros.engine.branches import Branches
 from flashrt_ros.engine.channels import WriterRing
 from flashrt_ros.engine.core import Core, check_seed
-from flashrt_ros.engine.moves import Moves
+from flashrt_ros.engine.moves import Moves, own_home
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.ticks import Ticks
 from flashrt_ros.engine.timeline import Environment, EpisodeReset, Interruption
@@ -46,18 +46,15 @@ class Verbs:
     def snapshot(self, env: Environment, request: protocol.Snapshot) -> Capsule:
         """Freeze the environment's last boundary under a name."""
         started = self._core.clock_ns()
-        name = home_name(env.env_index) if request.name == "home" else request.name
-        if is_home(name) and name != home_name(env.env_index):
-            raise SpecError(
-                f"'{name}' is the home of another environment",
-                expected=home_name(env.env_index),
-                fix="snapshot it through that environment",
-            )
+        name = own_home(env, request.name)
+        if request.persist:
+            self._core.storage.require_folder("persist")
         capsule = self._moves.create(
             env,
             name=name,
             labels=request.labels,
             pinned=request.pinned or is_home(name),
+            persist=request.persist,
             replaces=request.replace,
         )
         env.parent = capsule.id
@@ -83,7 +80,12 @@ class Verbs:
             return
         while len(env.boundaries) >= depth:
             self._moves.recycle(env.boundaries.popleft())
-        capsule = self._moves.create(env, automatic=True, labels=("automatic=boundary",))
+        capsule = self._moves.create(
+            env,
+            automatic=True,
+            labels=("automatic=boundary",),
+            tier=self._core.config.rollback_tier,
+        )
         env.boundaries.append(capsule)
         env.parent = capsule.id
 
@@ -108,7 +110,7 @@ class Verbs:
         last = env.last_reset
         if last is not None and request.episode_id == last.episode_id:
             return _answer_again(last, asked)
-        capsule = self._moves.find(env, key)
+        capsule = self._moves.find_ready(env, key)
         if request.seed is not None:
             check_seed(request.seed)
         if not request.keep_goal and not request.reset:
@@ -149,6 +151,7 @@ class Verbs:
                     fix="restore a capsule, or raise rollback_depth",
                 )
             capsule = earlier[-request.boundaries]
+        self._core.store.require_memory(capsule)
         self._core.goals.require_slot()
         started = self._core.clock_ns()
         path = self._moves.move(env, capsule)
@@ -223,8 +226,9 @@ class Verbs:
             raise NothingToResumeError(f"environment {env.env_index} was not interrupted")
         if not request.keep_goal:
             self._core.goals.require_slot()
-        started = self._core.clock_ns()
         top = env.interruptions[-1]
+        self._core.store.require_memory(top.capsule)
+        started = self._core.clock_ns()
         path = self._moves.move(env, top.capsule)
         env.interruptions.pop()
         self._core.latches.set_goal_bound(env, top.goal_bound_ns)

@@ -118,7 +118,7 @@ class Yard:
             **more,  # type: ignore[arg-type]
         )
         if capsule.persist:
-            self.mover.persist(capsule)
+            self.mover.persist(capsule, capsule.title)
         return capsule
 
     def settle(self) -> None:

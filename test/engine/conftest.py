@@ -211,6 +211,13 @@ class StandInEngine:
         self.note(type(request).__name__)
         return self.on_handle(request)
 
+    def begin(self, request: Any, done: Callable[[Any], None]) -> object:
+        done(self.handle(request))
+        return None
+
+    def cancel(self, wait: object) -> None:
+        pass
+
     def interrupt(self, request: protocol.Interrupt, ring: WriterRing | None) -> Any:
         return self.handle(request)
 

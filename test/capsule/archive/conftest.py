@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -134,6 +135,33 @@ class Samples:
         sizes = SIZES.pack(MAGIC, VERSION, len(header), start + len(payload))
         head = sizes + xxhash.xxh3_128_digest(sizes + header) + header
         return head + bytes(start - len(head)) + payload
+
+
+def corpus() -> dict[str, bytes]:
+    """Seeds for the fuzzer, by file name: whole files, headers with a payload, other files."""
+    samples = Samples()
+    plain = ArenaLayout.of([BufferSpec("state", (5,), "uint8", Role.STATE)])
+    records = {
+        "full": samples.record(),
+        "empty": samples.record(num_positions=0, labels=()),
+        "plain": samples.record("0", name="", layout=plain, num_positions=0, labels=()),
+    }
+    seeds = {}
+    with tempfile.TemporaryDirectory() as path, CapsuleFolder(Path(path) / "capsules") as folder:
+        for name, record in records.items():
+            samples.save(folder, record, file=name, replace=True)
+            data = (folder.path / (name + SUFFIX)).read_bytes()
+            end = PREAMBLE_BYTES + SIZES.unpack_from(data)[2]
+            payload = data[round_up(end, PAGE_BYTES) :]
+            seeds[f"whole_{name}"] = data
+            seeds[f"whole_{name}_header"] = data[PREAMBLE_BYTES:end] + b"\0" + payload
+    whole = seeds["whole_plain"]
+    seeds["refused_newer"] = SIZES.pack(MAGIC, VERSION + 1, 10, 50) + bytes(26)
+    seeds["refused_absurd"] = SIZES.pack(MAGIC, VERSION, 2**32 - 1, 2**64 - 1) + bytes(16)
+    seeds["refused_short"] = whole[: PAGE_BYTES // 4]
+    seeds["refused_pickle"] = b"\x80\x04N."
+    seeds["refused_zip"] = b"PK\x03\x04" + bytes(26)
+    return seeds
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,271 @@
+"""The verbs over stored capsules: find, save, load, collect, and what a restart takes in."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from flashrt_ros.capsule.archive_format import SUFFIX
+from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.capsule.lineage import walk
+from flashrt_ros.capsule.record import CapsuleRecord
+from flashrt_ros.capsule.retention import Query, Rules
+from flashrt_ros.capsule.shelf import KEPT, SAVED
+from flashrt_ros.capsule.store import home_name, is_home, keeps
+from flashrt_ros.capsule.tiers import FilePlace, Residence
+from flashrt_ros.engine import protocol
+from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.describe import capsule_info, timeline_infos
+from flashrt_ros.engine.moves import Moves, own_home
+from flashrt_ros.engine.timeline import Environment
+from flashrt_ros.engine.waits import Answer, Done
+from flashrt_ros.errors import FlashrtError
+from flashrt_ros.runtime.arena import Block
+
+logger = logging.getLogger(__name__)
+
+MAX_PAGE = 64
+"""Capsules in one answer; keeps it below the message limit."""
+
+
+class Library:
+    """Capsules as things to keep; moves no environment, but for :meth:`take_in_kept`.
+
+    Args:
+        core: The engine's parts.
+        moves: Finds capsules and lets them go.
+    """
+
+    def __init__(self, core: Core, moves: Moves) -> None:
+        self._core = core
+        self._moves = moves
+        self._storage = core.storage
+
+    # finding -------------------------------------------------------------------------------
+
+    def find(self, request: protocol.ListCapsules) -> protocol.CapsulePage:
+        """Return a page of what a search finds."""
+        query = Query(
+            label=request.label,
+            name_prefix=request.name_prefix,
+            since_ns=request.since_ns,
+            until_ns=request.until_ns,
+            tier=request.tier,
+            pinned=None if request.pinned < 0 else bool(request.pinned),
+        )
+        found = [capsule for capsule in self._core.store if query.matches(capsule)]
+        limit = min(request.limit or MAX_PAGE, MAX_PAGE)
+        return self._page(request.rid, found, request.offset, limit)
+
+    def fingerprint(self, request: protocol.GetFingerprint) -> protocol.FingerprintInfo:
+        """Say what a capsule was taken under, whether or not it fits."""
+        found = self._core.fingerprint
+        if request.capsule:
+            key = home_name(request.env_index) if request.capsule == "home" else request.capsule
+            found = self._core.store.get(key).fingerprint
+        return protocol.FingerprintInfo(request.rid, found.fields, found.digest)
+
+    def collect(self, request: protocol.Collect) -> protocol.CapsulePage:
+        """Drop what every rule admits, a page at a time; or only say what would go."""
+        rules = Rules(
+            older_than_ns=request.older_than_ns,
+            label=request.label,
+            name_prefix=request.name_prefix,
+            unpinned=request.unpinned,
+            keep_last=request.keep_last,
+        )
+        rules.check()
+        free = [
+            capsule
+            for capsule in self._core.store
+            if keeps(capsule) is None and not self._moves.is_held(capsule)
+        ]
+        chosen = rules.choose(free, now_ns=time.time_ns())
+        page = self._page(request.rid, chosen, request.offset if request.dry_run else 0, MAX_PAGE)
+        if not request.dry_run:
+            for info in page.capsules:
+                self._moves.forget(self._core.store.drop(info.id))
+        return page
+
+    def _page(
+        self, rid: int, found: list[Capsule], offset: int, limit: int
+    ) -> protocol.CapsulePage:
+        page = found[offset : offset + limit]
+        infos = tuple(map(capsule_info, page))
+        return protocol.CapsulePage(rid, infos, len(found), timeline_infos(self._core))
+
+    # files ---------------------------------------------------------------------------------
+
+    def save(self, env: Environment, request: protocol.Save, done: Done) -> None:
+        """Have a capsule written; ``done`` gets the answer once it is on disk.
+
+        Raises:
+            UnsupportedError: There is no folder.
+            CapsuleNotFoundError: There is no such capsule.
+            NotYet: Its bytes are being brought where the host can read them.
+        """
+        self._storage.require_folder("save")
+        capsule = self._moves.find(env, request.capsule)
+        self._core.store.room.require_lowest(capsule)
+        started = self._core.clock_ns()
+
+        def answer(outcome: CapsuleRecord | FlashrtError) -> None:
+            if isinstance(outcome, FlashrtError):
+                done(outcome)
+                return
+            done(
+                protocol.Saved(
+                    request.rid,
+                    outcome.file,
+                    outcome.file_bytes,
+                    outcome.digest,
+                    self._core.clock_ns() - started,
+                )
+            )
+
+        key = request.file or capsule.title
+        self._storage.mover.write(capsule, SAVED, key, answer, replace=request.replace)
+
+    def load(self, env: Environment, request: protocol.Load, done: Done) -> None:
+        """Have a file read; ``done`` gets the answer once every byte was checked.
+
+        Raises:
+            UnsupportedError: There is no folder.
+            SpecError: The name is another environment's home.
+            CapsuleNameTakenError: The name is taken, without ``replace``.
+            CapsulePinnedError: What it would replace is pinned.
+            CapsuleQuotaError: Pins leave no room for it.
+            NotYet: Room is being made.
+        """
+        self._storage.require_folder("load")
+        name = own_home(env, request.name)
+        store = self._core.store
+        store.check_new(name, (), replace=request.replace)
+        tier = store.room.lowest
+        block = store.room.claim(tier)
+
+        def answer(outcome: CapsuleRecord | FlashrtError) -> None:
+            done(self._adopted(env, request, outcome, block))
+
+        self._storage.mover.read(SAVED, request.file, block, answer)
+
+    def _adopted(
+        self,
+        env: Environment,
+        request: protocol.Load,
+        outcome: CapsuleRecord | FlashrtError,
+        block: Block,
+    ) -> Answer:
+        tier = self._core.store.room.lowest
+        try:
+            if isinstance(outcome, FlashrtError):
+                raise outcome
+            called = own_home(env, request.name or outcome.name)
+            residence = Residence()
+            residence.put(tier.name, block)
+            capsule, replaced = self._core.store.adopt(
+                _capsule_of(
+                    outcome,
+                    name=called,
+                    pinned=request.pinned or is_home(called),
+                    persist=is_home(called),
+                    residence=residence,
+                ),
+                replace=request.replace,
+            )
+        except FlashrtError as error:
+            tier.give(block)
+            return error
+        if replaced is not None:
+            self._moves.forget(replaced)
+        self._moves.note_home(capsule)
+        if capsule.persist:
+            self._storage.persist(capsule)
+        return protocol.CapsuleReply(request.rid, capsule_info(capsule), 0)
+
+    # restart -------------------------------------------------------------------------------
+
+    def take_in_kept(self) -> None:
+        """Take in what an engine of this name persisted; put environments at their homes.
+
+        Homes and pins are read at once, the others when they are used. What does not fit
+        or can't be read is logged, with the reason, and stays on disk.
+        """
+        if not self._storage.has_files:
+            return
+        listing = self._storage.shelves[KEPT].folder.scan()
+        for file, reason in listing.damaged:
+            self._leave(file.removesuffix(SUFFIX), reason)
+        records = [record for record in listing.records if self._fits(record)]
+        taken = [self._take_in(record) for record in _parents_first(records)]
+        for capsule in taken:
+            if capsule is not None and capsule.pinned:
+                self._bring_up(capsule)
+        for env in self._core.environments:
+            home = self._core.store.find(home_name(env.env_index))
+            if home is not None and home.residence.is_in_memory:
+                self._moves.note_home(home)
+                self._moves.begin_at(env, home)
+        if records:
+            logger.info("%d persisted capsules were taken in", len(self._core.store))
+
+    def _fits(self, record: CapsuleRecord) -> bool:
+        rows = self._core.fingerprint.differences(record.fingerprint)
+        if rows:
+            told = "; ".join(f"{name}: here {own}, there {theirs}" for name, own, theirs in rows)
+            self._leave(record.file, f"it was taken under another fingerprint: {told}")
+        return not rows
+
+    def _leave(self, key: str, reason: object) -> None:
+        """Leave a file as it is; nothing is written under its name."""
+        logger.warning("the persisted capsule '%s' stays on disk, unused: %s", key, reason)
+        self._storage.foreign_keys.add(key)
+
+    def _take_in(self, record: CapsuleRecord) -> Capsule | None:
+        store = self._core.store
+        entry = _capsule_of(
+            record, name=record.name, pinned=record.pinned, persist=True, residence=Residence()
+        )
+        try:
+            capsule, _ = store.adopt(entry)
+        except FlashrtError as error:
+            self._leave(record.file, error)
+            return None
+        store.room.add_file(capsule, FilePlace(KEPT, record.file, record.num_bytes))
+        return capsule
+
+    def _bring_up(self, capsule: Capsule) -> None:
+        """Read a pinned capsule into memory before anyone waits for it."""
+        place = capsule.residence.file
+        assert place is not None
+        try:
+            self._storage.mover.bring_up(capsule)
+        except FlashrtError as error:
+            self._leave(place.key, error)
+            self._core.store.disown(capsule)
+
+
+def _parents_first(records: list[CapsuleRecord]) -> list[CapsuleRecord]:
+    ordered = [record for _, record in walk(records)]
+    # files that descend from each other in a circle: foreign hands wrote them
+    return ordered + [record for record in records if record not in ordered]
+
+
+def _capsule_of(
+    record: CapsuleRecord, *, name: str, pinned: bool, persist: bool, residence: Residence
+) -> Capsule:
+    return Capsule(
+        id=record.id,
+        name=name,
+        parent=record.parent,
+        labels=record.labels,
+        created_ns=record.created_ns,
+        position=record.position,
+        pinned=pinned,
+        is_automatic=False,
+        persist=persist,
+        fingerprint=record.fingerprint,
+        residence=residence,
+        num_bytes=record.num_bytes,
+        digest=record.digest,
+    )

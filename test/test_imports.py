@@ -26,6 +26,16 @@ BELOW: dict[str, set[str]] = {
     "nodes": {"errors", "runtime", "capsule", "models", "engine"},
     "sim": {"errors", "runtime", "capsule", "models", "engine", "nodes"},
     "demo": {"errors", "runtime", "capsule", "models", "proof", "engine", "nodes", "sim"},
+    "bench": {
+        "errors",
+        "runtime",
+        "capsule",
+        "models",
+        "engine",
+        "nodes",
+        "sim",
+        "demo",
+    },
     "cli": {
         "errors",
         "runtime",
@@ -37,11 +47,12 @@ BELOW: dict[str, set[str]] = {
         "sim",
         "trainer",
         "demo",
+        "bench",
     },
 }
 """Room → rooms that it may import besides itself."""
 
-ROS_ROOMS = {"nodes", "sim", "demo"}
+ROS_ROOMS = {"nodes", "sim", "demo", "bench"}
 """Rooms that may import ROS."""
 
 TORCH_FREE = [

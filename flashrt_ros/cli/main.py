@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "up": "start the engine and the nodes from one YAML file",
     "capsule": "snapshot, restore, fork, select, rollback, list, drop or show capsules",
     "doctor": "say what is installed, what is missing and what would go wrong",
+    "bench": "time captured plans, restores, ticks, goals and services beside their peers",
     "prove": "show that a model's declared state is its whole state",
 }
 """Subcommands, with their line in ``--help``."""

@@ -1,0 +1,1 @@
+"""Benches: what the package costs beside the limit and beside how people do it today."""

@@ -1,0 +1,261 @@
+"""The device a bench runs on: its backend, its clock, and what a raw copy is there."""
+
+from __future__ import annotations
+
+import abc
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flashrt_ros import __version__
+from flashrt_ros.bench.sampling import Sample
+from flashrt_ros.errors import ConfigError
+from flashrt_ros.runtime.backend import Backend
+from flashrt_ros.runtime.cpu import CpuBackend
+
+_HEAD_START_BYTES = 1 << 30
+"""Copied on a GPU before a timing, so that the host is ahead of the device; empties its cache."""
+
+
+class Device(abc.ABC):
+    """A device: what a bench needs to know of it besides its backend.
+
+    Attributes:
+        name: As in configurations.
+        backend: Copies for the runtime's own rows.
+        torch_device: Where tensors go.
+    """
+
+    name: str
+    backend: Backend
+    torch_device: torch.device
+
+    @property
+    @abc.abstractmethod
+    def title(self) -> str:
+        """The hardware, in words."""
+
+    @property
+    @abc.abstractmethod
+    def free_bytes(self) -> int:
+        """Memory that can be had."""
+
+    @abc.abstractmethod
+    def time(self, run: Callable[[], object]) -> tuple[Sample, object]:
+        """Time a call that submits work: on the device between two events, and on the host."""
+
+    def time_wall(self, run: Callable[[], object]) -> tuple[Sample, object]:
+        """Time a call until all that it submitted is done, by the host's clock."""
+        self.settle()
+        begun = time.perf_counter_ns()
+        answer = run()
+        self.settle()
+        wall_ns = time.perf_counter_ns() - begun
+        return Sample(wall_ns, wall_ns), answer
+
+    @abc.abstractmethod
+    def settle(self) -> None:
+        """Wait until nothing runs on the device."""
+
+    @abc.abstractmethod
+    def raw_copy(
+        self, target_address: int, source_address: int, num_bytes: int
+    ) -> Callable[[], object]:
+        """Return a call that copies bytes with what the platform has for it, and no more.
+
+        Both ranges are the device's and stay mapped.
+        """
+
+    @property
+    @abc.abstractmethod
+    def num_allocations(self) -> int | None:
+        """Allocations of device memory so far; None where there is none of its own."""
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of what figures depend on."""
+        found = {
+            "flashrt_ros": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": importlib.metadata.version("numpy"),
+            "kernel": platform.release(),
+        }
+        if importlib.util.find_spec("rclpy") is not None:
+            found["ros"] = os.environ.get("ROS_DISTRO") or _version("ros-rclpy")
+        return found
+
+
+class HostDevice(Device):
+    """The CPU, with one intra-op thread as an engine has by default."""
+
+    def __init__(self) -> None:
+        self.name = "cpu"
+        self.backend = CpuBackend()
+        self.torch_device = torch.device("cpu")
+        torch.set_num_threads(1)
+
+    @property
+    def title(self) -> str:
+        """Processor and number of cores."""
+        return f"{cpu_name()}, {num_cores()} cores"
+
+    @property
+    def free_bytes(self) -> int:
+        """MemAvailable."""
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def time(self, run: Callable[[], object]) -> tuple[Sample, object]:
+        """Time a call by the host's clock; the device has no other."""
+        begun = time.perf_counter_ns()
+        answer = run()
+        spent_ns = time.perf_counter_ns() - begun
+        return Sample(spent_ns, spent_ns), answer
+
+    def settle(self) -> None:
+        """Return at once: every call runs to its end."""
+
+    def raw_copy(
+        self, target_address: int, source_address: int, num_bytes: int
+    ) -> Callable[[], object]:
+        """Return a ``memmove``."""
+        return lambda: ctypes.memmove(target_address, source_address, num_bytes)
+
+    @property
+    def num_allocations(self) -> None:
+        """None: the device's memory is the host's."""
+        return
+
+
+class GpuDevice(Device):
+    """The first CUDA device.
+
+    Raises:
+        ConfigError: There is none, or this version has no backend for it.
+    """
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                "there is no CUDA device that torch can use",
+                fix="run on a machine with one, or with --device cpu",
+            )
+        name = "flashrt_ros.runtime.cuda"
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError("this version has no CUDA backend", fix="use --device cpu")
+        module: Any = importlib.import_module(name)
+        self.name = "cuda"
+        self.torch_device = torch.device("cuda", 0)
+        self.backend = module.CudaBackend()
+        # The backend's replay stream, so that raw copies and eager runs are in one order with
+        # replays, and events stand around them.
+        self._stream: torch.cuda.Stream = getattr(
+            self.backend, "stream", torch.cuda.current_stream()
+        )
+        torch.cuda.set_stream(self._stream)
+        torch.set_num_threads(1)
+        self._pads = [
+            torch.empty(_HEAD_START_BYTES, dtype=torch.uint8, device=self.torch_device)
+            for _ in range(2)
+        ]
+
+    @property
+    def title(self) -> str:
+        """GPU and the host's cores."""
+        return f"{torch.cuda.get_device_name(0)}, {num_cores()} cores"
+
+    @property
+    def free_bytes(self) -> int:
+        """Free memory of the device."""
+        return int(torch.cuda.mem_get_info(0)[0])
+
+    def time(self, run: Callable[[], object]) -> tuple[Sample, object]:
+        """Time a call between two events, with the device busy until the host is ahead."""
+        start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self.settle()
+        self._pads[0].copy_(self._pads[1])
+        start.record(self._stream)
+        begun = time.perf_counter_ns()
+        answer = run()
+        host_ns = time.perf_counter_ns() - begun
+        end.record(self._stream)
+        end.synchronize()
+        return Sample(start.elapsed_time(end) * 1e6, host_ns), answer
+
+    def settle(self) -> None:
+        """Wait for every stream."""
+        self.backend.synchronize()
+        torch.cuda.synchronize()
+
+    def raw_copy(
+        self, target_address: int, source_address: int, num_bytes: int
+    ) -> Callable[[], object]:
+        """Return one contiguous ``copy_``: a single ``cudaMemcpyAsync``."""
+        to = torch.as_tensor(_Range(target_address, num_bytes), device=self.torch_device)
+        source = torch.as_tensor(_Range(source_address, num_bytes), device=self.torch_device)
+        return lambda: to.copy_(source, non_blocking=True)
+
+    @property
+    def num_allocations(self) -> int:
+        """Allocations that torch's allocator has made so far."""
+        return int(torch.cuda.memory_stats(0).get("allocation.all.allocated", 0))
+
+    def versions(self) -> dict[str, str]:
+        """Return those of the host, and CUDA's."""
+        return {**super().versions(), "cuda": str(torch.version.cuda)}
+
+
+class _Range:
+    """Memory of a GPU, as torch takes it over without a copy."""
+
+    def __init__(self, address: int, num_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+DEVICES: dict[str, type[HostDevice] | type[GpuDevice]] = {"cpu": HostDevice, "cuda": GpuDevice}
+"""Devices by name."""
+
+
+def time_host(run: Callable[[], object]) -> tuple[Sample, object]:
+    """Time a call by the host's clock; for calls to other processes."""
+    begun = time.perf_counter_ns()
+    answer = run()
+    spent_ns = time.perf_counter_ns() - begun
+    return Sample(spent_ns, spent_ns), answer
+
+
+def num_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the kernel gives it."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,109 @@
+"""An engine in a process of its own, hired for a bench and spoken to by a client."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from flashrt_ros.bench.checks import BenchError
+from flashrt_ros.bench.context import Cast, Context, Crew
+from flashrt_ros.demo.domain import own_domain
+from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.errors import EngineGoneError
+
+START_S = 120.0
+"""Longest wait for an engine, or for what stands beside it."""
+
+_LOOK_S = 0.05
+_SHOWN_LINES = 5
+
+
+def engine_parameters(context: Context, **parameters: Any) -> dict[str, Any]:
+    """Return an engine's parameters, with a name that no other engine has."""
+    return {
+        "name": f"bench_{os.getpid()}_{secrets.token_hex(3)}",
+        "device": context.device.name,
+        "num_branch_lanes": 0,
+        "rollback_depth": 0,
+        "interrupt_depth": 1,
+        "test_hooks": True,
+        **parameters,
+    }
+
+
+@contextmanager
+def hired(context: Context, cast: Cast) -> Iterator[tuple[EngineClient, Crew]]:
+    """Start processes and connect to their engine; end them afterwards.
+
+    Raises:
+        BenchError: The engine does not come up, or a process ends.
+    """
+    with ExitStack() as exits:
+        crew = context.hire(cast)
+        exits.callback(crew.stop)
+        client = wait_for(crew, lambda: _connected(str(cast.engine["name"])), "the engine")
+        exits.enter_context(client)
+        yield client, crew
+
+
+def wait_for(crew: Crew, look: Callable[[], Any], what: str, seconds: float = START_S) -> Any:
+    """Return the first result of ``look`` that is neither None nor False.
+
+    Raises:
+        BenchError: It does not come in time, or a process has ended.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found is not None and found is not False:
+            return found
+        ended = crew.ended()
+        if ended is not None:
+            raise BenchError(f"{ended}, unasked; it said: {_last_words(crew)}")
+        if time.monotonic() > deadline:
+            raise BenchError(f"{what} did not come within {seconds:g} s: {_last_words(crew)}")
+        time.sleep(_LOOK_S)
+
+
+def why_no_ros() -> str:
+    """Say why nothing of ROS can be measured, "" where it can."""
+    return "" if importlib.util.find_spec("rclpy") is not None else "no ROS"
+
+
+@contextmanager
+def ros_domain() -> Iterator[None]:
+    """Have a ROS domain of one's own, for this process and those it starts.
+
+    One that ``ROS_DOMAIN_ID`` names already stays.
+    """
+    with ExitStack() as exits:
+        before = dict(os.environ)
+        exits.callback(_restore_environment, before)
+        if "ROS_DOMAIN_ID" not in os.environ:
+            os.environ["ROS_DOMAIN_ID"] = str(exits.enter_context(own_domain()))
+        os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        yield
+
+
+def _restore_environment(before: dict[str, str]) -> None:
+    for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            os.environ.pop(name, None)
+
+
+def _connected(name: str) -> EngineClient | None:
+    try:
+        return EngineClient(name, client="bench", timeout_s=START_S, wait_s=_LOOK_S)
+    except EngineGoneError:
+        return None
+
+
+def _last_words(crew: Crew) -> str:
+    return " | ".join(list(crew.log)[-_SHOWN_LINES:]) or "nothing"

@@ -1,0 +1,233 @@
+"""Goal: a payload handed over in a slot, beside one that a ROS topic carries."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flashrt_ros.bench.checks import BenchError, WrongResultError
+from flashrt_ros.bench.checksums import checksum, read_checksum
+from flashrt_ros.bench.context import Cast, Context, megabytes
+from flashrt_ros.bench.devices import time_host
+from flashrt_ros.bench.engines import engine_parameters, hired, ros_domain, why_no_ros
+from flashrt_ros.bench.models import goal_factory
+from flashrt_ros.bench.result import Line, LinePanel, Result, Row, absent, at_most
+from flashrt_ros.bench.sampling import Budget, Case, Plan, Sample, Samples, median, p99
+from flashrt_ros.engine import linux
+from flashrt_ros.engine.client import EngineClient, Writer
+from flashrt_ros.engine.protocol import Output
+from flashrt_ros.nodes.commands import python_module
+
+if TYPE_CHECKING:
+    from flashrt_ros.bench.topic_link import TopicLink
+
+SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+_TINY_SIZES = (4 << 10,)
+
+MAX_COMMIT_RATIO = 1.5
+"""Of a commit's time at any size to that at the smallest: flat, but for noise."""
+
+_ANSWER_S = 10.0
+_WORDS = {
+    "hand_over": "goal by slot, write and commit",
+    "slot": "goal by slot, write to the end of its plan",
+    "topic": "goal by topic, write to consumed",
+}
+_LABELS = {
+    "hand_over": "by slot: write and commit",
+    "slot": "by slot: to the end of its plan",
+    "topic": "by topic: to its consumer",
+    "commit": "the commit alone",
+}
+
+Payload = npt.NDArray[np.int64]
+
+
+def run(context: Context) -> Result:
+    """Sweep the payload.
+
+    Raises:
+        WrongResultError: A goal arrived with other bytes than were written.
+        BenchError: A process did not do its part.
+    """
+    sizes = _TINY_SIZES if context.is_tiny else SIZES
+    rows: list[Row] = []
+    points: dict[str, list[tuple[float, float, float]]] = {name: [] for name in _LABELS}
+    commit_us = 0.0
+    with _topics(context, sizes) as link:
+        for number, size in enumerate(sizes):
+            seconds = context.budget.share_s(len(sizes) - number)
+            samples, copies = _measure(context, size, seconds, link)
+            commit_us = commit_us or median(samples["commit"].host_us)
+            rows += _rows(size, samples, copies, commit_us)
+            for name, values in points.items():
+                if name in samples:
+                    us = samples[name].host_us
+                    values.append((size / 1024, median(us), p99(us)))
+    lines = []
+    for name, values in points.items():
+        if values:
+            x, middle, high = zip(*values, strict=True)
+            lines.append(Line(_LABELS[name], x, middle, high, is_ours=name != "topic"))
+    panel = LinePanel("a goal from its write to its use, µs", "payload, KB", lines)
+    summary = "a goal is written where the graph reads it; no copy in between"
+    return context.result("goal", rows, [panel], summary)
+
+
+@contextmanager
+def _topics(context: Context, sizes: tuple[int, ...]) -> Iterator[TopicLink | None]:
+    """Open the topics, or give None where there is no ROS."""
+    if why_no_ros():
+        yield None
+        return
+    from flashrt_ros.bench.topic_link import TopicLink
+
+    with ros_domain(), TopicLink(f"bench_{secrets.token_hex(3)}", sizes) as link:
+        yield link
+
+
+def _measure(
+    context: Context, size: int, seconds: float, link: TopicLink | None
+) -> tuple[dict[str, Samples], int]:
+    label = megabytes(size)
+    budget = Budget(seconds)
+    context.say(f"goals of {label}: starting an engine")
+    others = []
+    if link is not None:
+        module = "flashrt_ros.bench.topic_consumer"
+        others.append(("consumer", python_module(module, str(size), link.prefix)))
+    cast = Cast(engine_parameters(context), goal_factory(size), others=others)
+    with ExitStack() as exits:
+        client, crew = exits.enter_context(hired(context, cast))
+        client.activate(tick_source="step")
+        client.subscribe(chunks=True)
+        writer = client.open_writer("goal")
+        observer = client.open_writer("observation")
+        observer.write(stamp_ns=1, position=np.zeros(2, np.float32))
+        slot = SlotLink(client, writer)
+        payload = np.random.default_rng(size).integers(-(2**62), 2**62, size // 8)
+        context.say(f"goals of {label}: comparing bytes")
+        _check_sum("a slot", slot.send(payload)[1], payload)
+        copies = slot.num_copies(payload)
+        cases = {
+            "hand_over": Case(lambda: slot.hand_over(payload), time_host, slot.take_loan),
+            "slot": Case(lambda: slot.send(payload)[0], _reported),
+            "commit": Case(slot.commit, time_host, slot.take_loan),
+        }
+        if link is not None:
+            link.wait_for(size, crew)
+            _check_sum("a topic", link.send(payload)[1], payload)
+            cases["topic"] = Case(lambda: link.send(payload)[0], _reported)
+        plan = Plan(budget.left_s, min_rounds=5)
+        return context.measure(cases, plan, f"goals of {label}"), copies
+
+
+class SlotLink:
+    """Sends goals through slots, and waits for the chunk that each is in.
+
+    Args:
+        client: Of an engine with a ``GoalPolicy``, active, ticked by steps, its chunks
+            subscribed to.
+        writer: Of the goal.
+    """
+
+    def __init__(self, client: EngineClient, writer: Writer) -> None:
+        self._client = client
+        self._writer = writer
+        self._horizon = client.model.execute_horizon
+        self._stamp_ns = 1
+
+    def send(self, payload: Payload) -> tuple[int, int]:
+        """Write a goal and have it used; returns the ns that took, and the chunk's sum.
+
+        Raises:
+            BenchError: No chunk came.
+        """
+        begun_ns = time.monotonic_ns()
+        self.hand_over(payload)
+        self._client.step(0)
+        chunk = self._chunk()
+        # Empties the queue, so that the next step has a chunk to make.
+        self._client.step(self._horizon)
+        return chunk.produced_ns - begun_ns, read_checksum(bytes(self._client.payload(chunk)))
+
+    def num_copies(self, payload: Payload) -> int:
+        """Send a goal and count the copies between its write and the graph's one read.
+
+        None, if the memory that the captured graph read is that which was written.
+        """
+        values: Any = self._writer.loan().fields["values"]
+        written = linux.locate(int(values.ctypes.data))
+        self.hand_over(payload)
+        self._client.step(0)
+        seen = self._client.inspect()
+        self._chunk()
+        self._client.step(self._horizon)
+        read = (seen.read_device, seen.read_inode, seen.read_offset)
+        return seen.goal_transport_copies + (read != written)
+
+    def take_loan(self) -> None:
+        """Have a slot on loan."""
+        self._writer.loan()
+
+    def commit(self) -> None:
+        """Hand over the slot on loan, whatever is in it, and take the next."""
+        self._stamp_ns += 1
+        loan = self._writer.loan()
+        self._writer.commit(loan, stamp_ns=self._stamp_ns, loan_next=True)
+
+    def hand_over(self, payload: Payload) -> None:
+        """Write a goal into the slot on loan, commit it and take the next."""
+        self._stamp_ns += 1
+        loan = self._writer.loan()
+        values: Any = loan.fields["values"]
+        values[:] = payload
+        self._writer.commit(loan, stamp_ns=self._stamp_ns, loan_next=True)
+
+    def _chunk(self) -> Output:
+        deadline = time.monotonic() + _ANSWER_S
+        while time.monotonic() < deadline:
+            message = self._client.receive(_ANSWER_S)
+            if isinstance(message, Output):
+                self._client.release(message)
+                return message
+        raise BenchError(f"the engine made no chunk within {_ANSWER_S:g} s")
+
+
+def _reported(run: Callable[[], object]) -> tuple[Sample, object]:
+    """Take the time that the call itself found; None drops the sample."""
+    spent_ns = run()
+    if not isinstance(spent_ns, int):
+        return Sample(float("nan"), float("nan")), False
+    return Sample(spent_ns, spent_ns), spent_ns
+
+
+def _check_sum(what: str, found: int | None, payload: Payload) -> None:
+    expected = checksum(payload)
+    if found != expected:
+        raise WrongResultError(f"{what} carried a goal with sum {found}, not {expected}")
+
+
+def _rows(size: int, samples: dict[str, Samples], copies: int, commit_us: float) -> list[Row]:
+    label = megabytes(size)
+    rows = []
+    base_us = median(samples["hand_over"].host_us)
+    for name, words in _WORDS.items():
+        if name not in samples:
+            rows.append(absent(f"{words}, {label}", "us", why_no_ros()))
+            continue
+        us = samples[name].host_us
+        rows.append(Row(f"{words}, {label}", "us", median(us), p99(us), median(us) / base_us))
+    us = samples["commit"].host_us
+    ratio = median(us) / commit_us
+    target = at_most("ratio", MAX_COMMIT_RATIO)
+    rows.append(Row(f"commit, {label}", "us", median(us), p99(us), ratio, target))
+    name = f"copies between write and read, {label}"
+    rows.append(Row(name, "copies", float(copies), target=at_most("median", 0)))
+    return rows

@@ -1,0 +1,50 @@
+"""Benches by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flashrt_ros.bench.context import Context
+from flashrt_ros.bench.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A bench: a module with ``run(context) -> Result``.
+
+    Attributes:
+        module: Its name in this package; imported when it runs.
+        summary: What it compares, for ``--help``.
+        weight: Its share of the budget of ``all``.
+    """
+
+    module: str
+    summary: str
+    weight: float = 1.0
+
+    def run(self, context: Context) -> Result:
+        """Run it.
+
+        Raises:
+            WrongResultError: A result that was about to be timed is wrong.
+            BenchError: A process did not do its part.
+        """
+        module: Any = importlib.import_module(f"flashrt_ros.bench.{self.module}")
+        run: Callable[[Context], Result] = module.run
+        return run(context)
+
+
+BENCHES: dict[str, Bench] = {
+    "replay": Bench("replay", "a captured plan beside eager and torch.compile", 1.5),
+    "restore": Bench("restore", "restore by copy beside a raw copy, by flip beside a replay", 2.0),
+    "snapshot": Bench("snapshot", "ticks with snapshots beside them, and without"),
+    "fork": Bench("fork", "a fork into 16 lanes beside raw copies", 0.5),
+    "tick": Bench("tick", "how late ticks start while cameras stream through the nodes", 1.5),
+    "goal": Bench("goal", "a goal through a slot beside one through a topic"),
+    "service": Bench("service", "resets beside empty calls, as a service and from a client"),
+    "steady": Bench("steady", "what 10000 ticks leave behind in memory"),
+}
+"""In the order of ``all``."""

@@ -1,0 +1,187 @@
+"""Replay: a plan captured once, beside the same programs run by Python and compiled."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flashrt_ros.bench.checks import (
+    WrongResultError,
+    require_different,
+    require_equal,
+)
+from flashrt_ros.bench.context import Context
+from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_least
+from flashrt_ros.bench.sampling import Case, Samples, median, p99
+from flashrt_ros.bench.stand import Stand
+from flashrt_ros.bench.wide_flow import WideFlowPolicy
+from flashrt_ros.models.base import CHUNK, PolicyModel
+from flashrt_ros.models.registry import create
+from flashrt_ros.runtime.spec import Role
+
+MIN_SPEED_UP = 3.5
+"""Over eager, on a GPU, from :data:`BIG` parameters up."""
+
+BIG = 135_000_000
+
+COMPILE_S = 60.0
+"""A budget below this leaves no time for ``torch.compile``, which takes minutes itself."""
+
+_CLOSE = 2e-2
+"""Largest difference that a compiled plan may show: it is another program."""
+
+_WIDE = {"cpu": ((128, 4), (256, 8)), "cuda": ((512, 6), (1024, 11))}
+
+Call = Callable[[], object]
+
+
+def run(context: Context) -> Result:
+    """Compare, size by size.
+
+    Raises:
+        WrongResultError: A replay gives other bytes than the programs themselves.
+    """
+    rows: list[Row] = []
+    panels: list[BarPanel] = []
+    makers = _makers(context)
+    speed_ups = []
+    for number, make in enumerate(makers):
+        context.say("building the policy")
+        model, size = make()
+        part = _measure(context, model, size, len(makers) - number)
+        rows += part
+        panels.append(_panel(size, part))
+        speed_ups.append(f"{part[1].ratio or 0:.2f} at {size}")
+    summary = "a captured plan over eager: " + ", ".join(speed_ups)
+    return context.result("replay", rows, panels, summary)
+
+
+def _makers(context: Context) -> list[Callable[[], tuple[PolicyModel, str]]]:
+    device = context.device.name
+
+    def packaged() -> tuple[PolicyModel, str]:
+        return create("flow_policy"), "flow_policy as packaged"
+
+    def wide(width: int, layers: int) -> Callable[[], tuple[PolicyModel, str]]:
+        def make() -> tuple[PolicyModel, str]:
+            model = WideFlowPolicy(width=width, layers=layers, device=device)
+            return model, f"{model.num_parameters / 1e6:.0f} M parameters"
+
+        return make
+
+    if context.is_tiny:
+        return [packaged]
+    return [packaged, *(wide(*size) for size in _WIDE[device])]
+
+
+def _measure(context: Context, model: PolicyModel, size: str, num_left: int) -> list[Row]:
+    with Stand(context.device, model) as stand:
+        stand.activate()
+        stand.feed()
+        context.say(f"{size}: first chunk")
+        stand.step()
+        programs, keys = model.programs(), model.plan().nodes
+        views, slots, lane = stand.views, stand.slots, stand.environment.lane
+
+        def eager() -> None:
+            with torch.no_grad():
+                for key in keys:
+                    programs[key](views, slots)
+
+        def captured() -> None:
+            for key in keys:
+                lane.replay(key)
+
+        context.say(f"{size}: comparing bytes")
+        _check(stand, eager, captured)
+        compiled, why = _compiled(context, stand, eager)
+        calls: dict[str, Call] = {"eager": eager, "captured": captured}
+        if compiled is not None:
+            calls["compiled"] = compiled
+        timer = context.device.time_wall
+        cases = {name: Case(call, timer) for name, call in calls.items()}
+        samples = context.measure(cases, context.plan(num_left), f"{size}: replays")
+        return _rows(context, model, size, samples, why)
+
+
+def _check(stand: Stand, eager: Call, captured: Call) -> None:
+    """Run both from one state; they must leave the same bytes, and not those they found."""
+    roles = (Role.STATE, Role.INPUT, Role.OUTPUT)
+    before = stand.buffers(*roles)
+    eager()
+    expected = stand.buffers(*roles)
+    require_different("a plan", expected, before)
+    stand.put(before)
+    captured()
+    require_equal("a replay", stand.buffers(*roles), expected)
+
+
+def _compiled(context: Context, stand: Stand, eager: Call) -> tuple[Call | None, str]:
+    """Compile the plan and look at its chunk; or say why that is not done."""
+    why = _why_no_compiler(context)
+    if why:
+        return None, why
+    context.say("torch.compile at work")
+    before = stand.buffers()
+    eager()
+    context.device.settle()
+    expected = stand.views[CHUNK].clone()
+    stand.put(before)
+    call: Call = torch.compile(eager, dynamic=False)
+    try:
+        call()
+    except (RuntimeError, OSError, ImportError) as error:
+        return None, f"torch.compile failed with {type(error).__name__}"
+    context.device.settle()
+    distance = float((stand.views[CHUNK] - expected).abs().max())
+    if not distance <= _CLOSE:
+        raise WrongResultError(f"a compiled plan gave a chunk that is off by {distance:g}")
+    return call, ""
+
+
+def _why_no_compiler(context: Context) -> str:
+    if context.budget.seconds < COMPILE_S:
+        return f"budget below {COMPILE_S:g} s"
+    if context.device.name == "cuda":
+        return "" if importlib.util.find_spec("triton") else "no triton"
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    return "" if compiler else "no C++ compiler"
+
+
+def _rows(
+    context: Context, model: PolicyModel, size: str, samples: dict[str, Samples], why: str
+) -> list[Row]:
+    is_big = context.device.name == "cuda" and getattr(model, "num_parameters", 0) >= BIG
+    eager_us = median(samples["eager"].host_us)
+
+    def row(name: str, words: str, **more: Any) -> Row:
+        us = samples[name].host_us
+        ratio = eager_us / median(us)
+        return Row(f"{words}, {size}", "us", median(us), p99(us), ratio, **more)
+
+    rows = [
+        row("eager", "eager plan"),
+        row(
+            "captured", "captured plan", target=at_least("ratio", MIN_SPEED_UP) if is_big else None
+        ),
+    ]
+    if "compiled" in samples:
+        rows.append(row("compiled", "torch.compile"))
+    else:
+        rows.append(absent(f"torch.compile, {size}", "us", why))
+    return rows
+
+
+def _panel(size: str, rows: list[Row]) -> BarPanel:
+    labels = ("eager", "captured", "torch.compile")
+    bars = [
+        Bar(label, row.median / 1e3, (row.p99 or 0) / 1e3, is_ours=label == "captured")
+        for label, row in zip(labels, rows, strict=True)
+        if row.median is not None
+    ]
+    return BarPanel(f"{size}: ms a plan", bars)

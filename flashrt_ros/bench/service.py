@@ -1,0 +1,229 @@
+"""Service: what a reset costs as a ROS service and from a client, beside empty calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from flashrt_ros.bench.checks import BenchError, WrongResultError
+from flashrt_ros.bench.context import Cast, Context, megabytes
+from flashrt_ros.bench.devices import time_host
+from flashrt_ros.bench.engines import engine_parameters, hired, ros_domain, why_no_ros
+from flashrt_ros.bench.models import stateful_factory
+from flashrt_ros.bench.result import Bar, BarPanel, Floats, Result, Row, absent, at_most
+from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
+from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.models.minimal import NUM_STEPS
+from flashrt_ros.nodes.parameters import Value
+
+MAX_SERVICE_US = 100.0
+"""What ``~/reset`` may add to an empty service, beyond the engine's verb."""
+
+MAX_VERB_US = 30.0
+"""What a reset may add to a ping; by copy, beyond the copy."""
+
+_SIZE = 16 << 20
+_TINY_SIZE = 1 << 20
+_WORK = {"cpu": 4, "cuda": 64}
+"""Matrix products in each node of the plan that keeps the engine busy."""
+
+_BUSY_HZ = 100.0
+_PACE_S = {"cpu": 0.03, "cuda": 0.012}
+"""Between two calls: longer than the refill of the lane that a reset has left."""
+
+_NODE: dict[str, Value] = {"cameras": [""], "joint_field": "position", "tick_source": "step"}
+_SETTLE_S = 0.01
+_QUIET, _BUSY = 0, 1
+
+
+def run(context: Context) -> Result:
+    """Compare calls at one pace, in random order.
+
+    Raises:
+        WrongResultError: A reset left another state than the home capsule's.
+        BenchError: A process did not do its part.
+    """
+    size = _TINY_SIZE if context.is_tiny else _SIZE
+    has_ros = not why_no_ros()
+    parameters = engine_parameters(
+        context, num_environments=2, num_standby_lanes=1, capsule_quota_bytes=6 * size
+    )
+    factory = stateful_factory(size, _WORK[context.device.name], context.device.name)
+    cast = Cast(parameters, factory, policy_node=_NODE if has_ros else None)
+    context.say("starting an engine")
+    with ExitStack() as exits:
+        if has_ros:
+            exits.enter_context(ros_domain())
+        client, crew = exits.enter_context(hired(context, cast))
+        # The other environment keeps the engine busy, and is not reset.
+        busy = exits.enter_context(_Neighbour(client))
+        client.activate(tick_source="step")
+        context.say("comparing states")
+        _check(client)
+        client.snapshot("other", pinned=True)
+        cases = _cases(client, busy)
+        if has_ros:
+            from flashrt_ros.bench.service_link import ServiceLink
+
+            link = exits.enter_context(ServiceLink(crew))
+            cases["trigger"] = Case(link.caller("policy_node/ping"), time_host, busy.rest)
+            cases["service"] = Case(link.caller("policy_node/reset"), time_host, busy.rest)
+        plan = Plan(
+            context.budget.left_s,
+            min_rounds=5,
+            max_rounds=1000,
+            pace_s=_PACE_S[context.device.name],
+        )
+        samples = context.measure(cases, plan, f"calls, {megabytes(size)} of state")
+        node_us = busy.node_us()
+    copy_us = _copy_us(context, size)
+    rows = _rows(samples, size, node_us, copy_us)
+    panel = _panel(samples)
+    summary = f"a reset of {megabytes(size)} of state, beside calls that do nothing"
+    return context.result("service", rows, [panel], summary)
+
+
+class _Neighbour:
+    """The engine's second environment: busy when it is asked to be.
+
+    Args:
+        client: Of an engine with two environments.
+    """
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._is_busy = False
+        self._writers = [
+            client.open_writer("goal", _BUSY),
+            client.open_writer("observation", _BUSY),
+        ]
+        self._writers[0].write(stamp_ns=1, values=np.zeros(2, np.float32))
+        self._writers[1].write(stamp_ns=1, position=np.zeros(2, np.float32))
+        self._node_us = 0.0
+
+    def __enter__(self) -> _Neighbour:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.rest()
+
+    def work(self) -> None:
+        """Keep the engine busy from here on."""
+        if not self._is_busy:
+            self._client.activate(env_index=_BUSY, tick_source="timer", rate_hz=_BUSY_HZ)
+            self._is_busy = True
+            time.sleep(_SETTLE_S)
+
+    def rest(self) -> None:
+        """Leave the engine idle from here on."""
+        if self._is_busy:
+            self._note()
+            self._client.deactivate(env_index=_BUSY)
+            self._is_busy = False
+            time.sleep(_SETTLE_S)
+
+    def node_us(self) -> float:
+        """Return the time of one plan node, as the engine measured it."""
+        return self._node_us
+
+    def _note(self) -> None:
+        # Latch and commit are short; the steps are alike and take nearly all of the time.
+        plan_us = self._client.status(env_index=_BUSY).replay_p50_us
+        self._node_us = max(self._node_us, plan_us / NUM_STEPS)
+
+
+def _check(client: EngineClient) -> None:
+    """A reset must bring the home capsule's state back, after something else was there."""
+    home = client.inspect().state_digest
+    client.reseed(1234)
+    if client.inspect().state_digest == home:
+        raise WrongResultError(
+            "reseeding changed nothing, so that a comparison would prove nothing"
+        )
+    client.reset()
+    if client.inspect().state_digest != home:
+        raise WrongResultError("a reset left another state than that of the home capsule")
+
+
+def _cases(client: EngineClient, busy: _Neighbour) -> dict[str, Case]:
+    def by(path: str, capsule: str) -> Callable[[], bool]:
+        return lambda: client.reset(capsule).path == path
+
+    return {
+        "ping": Case(client.ping, time_host, busy.rest),
+        "flip": Case(by("flip", "home"), time_host, busy.rest),
+        "copy": Case(by("copy", "other"), time_host, busy.rest),
+        "busy": Case(by("flip", "home"), time_host, busy.work),
+        "busy_ping": Case(client.ping, time_host, busy.work),
+    }
+
+
+def _copy_us(context: Context, size: int) -> float:
+    """Time one raw copy of as many bytes, in this process."""
+    device = context.device
+    with device.backend.allocate_block(size) as one, device.backend.allocate_block(size) as other:
+        call = device.raw_copy(one.address, other.address, size)
+        cases = {"copy": Case(call, device.time_wall)}
+        samples = context.measure(cases, Plan(0.2, min_rounds=20, max_rounds=200), "raw copies")
+        return median(samples["copy"].host_us)
+
+
+def _rows(samples: dict[str, Samples], size: int, node_us: float, copy_us: float) -> list[Row]:
+    label = megabytes(size)
+    us = {name: sample.host_us for name, sample in samples.items()}
+    if np.isnan(median(us["flip"])):
+        raise BenchError("no reset of the client flipped; the refill is slower than the pace")
+    rows: list[Row] = []
+
+    def timed(name: str, words: str, ratio_to: str) -> None:
+        ratio = median(us[name]) / median(us[ratio_to])
+        rows.append(Row(words, "us", median(us[name]), p99(us[name]), ratio))
+
+    def added(words: str, values: Floats, bound: float) -> None:
+        target = at_most("median", bound)
+        rows.append(Row(words, "us", median(values), p99(values), target=target))
+
+    if "service" in us:
+        timed("trigger", "empty Trigger, ~/ping", "trigger")
+        timed("service", "~/reset", "trigger")
+        beyond = us["service"] - us["trigger"] - (us["flip"] - us["ping"])
+        added("~/reset, added to an empty Trigger beyond the verb", beyond, MAX_SERVICE_US)
+    else:
+        rows.append(absent("~/reset", "us", why_no_ros()))
+    timed("ping", "ping, client", "ping")
+    timed("flip", f"reset by flip, client, {label}", "ping")
+    added("reset by flip, added to a ping", us["flip"] - us["ping"], MAX_VERB_US)
+    timed("copy", f"reset by copy, client, {label}", "ping")
+    rows.append(Row(f"raw copy, {label}", "us", copy_us))
+    added(
+        "reset by copy, added to a ping and the copy",
+        us["copy"] - us["ping"] - copy_us,
+        MAX_VERB_US,
+    )
+    timed("busy_ping", "ping, busy engine", "ping")
+    timed("busy", "reset by flip, busy engine", "ping")
+    rows.append(Row("one plan node of the busy engine", "us", node_us))
+    added("reset by flip, busy engine, added to an idle one", us["busy"] - us["flip"], node_us)
+    return rows
+
+
+def _panel(samples: dict[str, Samples]) -> BarPanel:
+    words: dict[str, tuple[str, bool]] = {
+        "ping": ("client: ping", False),
+        "flip": ("client: reset by flip", True),
+        "copy": ("client: reset by copy", True),
+        "busy_ping": ("busy: ping", False),
+        "busy": ("busy: reset by flip", True),
+        "trigger": ("service: empty Trigger", False),
+        "service": ("service: ~/reset", True),
+    }
+    bars: list[Any] = [
+        Bar(label, median(samples[name].host_us), p99(samples[name].host_us), is_ours)
+        for name, (label, is_ours) in words.items()
+        if name in samples
+    ]
+    return BarPanel("µs a call", bars)

@@ -1,0 +1,209 @@
+"""``flashrt-ros bench NAME``: what the package costs beside the limit and beside its peers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from flashrt_ros.bench.checks import BenchError, WrongResultError
+from flashrt_ros.bench.registry import BENCHES
+from flashrt_ros.cli.consoles import make_console
+from flashrt_ros.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flashrt_ros.bench.context import Context
+    from flashrt_ros.bench.devices import Device
+    from flashrt_ros.bench.result import Result, Row
+
+ALL = "all"
+
+SECONDS = 30.0
+"""Budget of one bench; of ``all``, as much for each."""
+
+_LEAST_S = 1.0
+"""For those that follow one that has used up everything."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``bench``."""
+    summaries = "; ".join(f"{name}: {bench.summary}" for name, bench in BENCHES.items())
+    parser.add_argument("name", choices=(*BENCHES, ALL), metavar="NAME", help=summaries)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu if left out")
+    parser.add_argument(
+        "--budget",
+        type=_seconds,
+        metavar="SECONDS",
+        help=f"time to take, repetitions follow from it; {SECONDS:g}, or as much for each of 'all'",
+    )
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the rows here; may be a folder"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the figures here; a folder for 'all'"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one bench, or each in turn.
+
+    Returns:
+        0; 1 with ``--check`` if a target was missed, and whenever a bench found a wrong
+        result or could not go on. What the others found is shown and written even so.
+
+    Raises:
+        ConfigError: There is no such device, folder or matplotlib.
+    """
+    is_all = arguments.name == ALL
+    _check_files(arguments, is_all=is_all)
+    from flashrt_ros.bench.devices import DEVICES
+
+    names = list(BENCHES) if is_all else [arguments.name]
+    budget_s = SECONDS * len(names) if arguments.budget is None else arguments.budget
+    device = DEVICES[arguments.device]()
+    results, failures = _run(names, device, budget_s)
+    console = make_console()
+    for result in results:
+        console.print(shown(result))
+    for name, error in failures:
+        console.print(Text.assemble((f"{name}: ", "bold red"), str(error)))
+    if arguments.json is not None:
+        _write(arguments.json, arguments.name, results)
+    if arguments.plot is not None:
+        _plot(arguments.plot, results)
+    is_missed = arguments.check and any(result.missed for result in results)
+    return 1 if failures or is_missed else 0
+
+
+def shown(result: Result) -> RenderableType:
+    """Show a result: a table of its rows, and what was missed."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "unit", "median", "p99", "ratio", "target", ""):
+        table.add_column(heading, justify="left" if heading in ("", "unit", "target") else "right")
+    for row in result.rows:
+        table.add_row(
+            row.title,
+            row.unit,
+            _number(row.median),
+            _number(row.p99),
+            _number(row.ratio),
+            "" if row.target is None else str(row.target),
+            _mark(row),
+        )
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    return Group(
+        Text.assemble((result.bench, "bold"), f": {result.summary}"),
+        Text(f"{result.device}; {versions}", style="dim"),
+        Padding.indent(table, 2),
+        Text(),
+    )
+
+
+def _run(
+    names: Sequence[str], device: Device, budget_s: float
+) -> tuple[list[Result], list[tuple[str, Exception]]]:
+    from flashrt_ros.bench.sampling import Budget
+
+    results: list[Result] = []
+    failures: list[tuple[str, Exception]] = []
+    weights = {name: BENCHES[name].weight for name in names}
+    budget = Budget(budget_s)
+    console = make_console()
+    columns = (
+        TextColumn("{task.fields[bench]:<9}"),
+        BarColumn(bar_width=30),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        tasks = {name: progress.add_task("", total=1.0, start=False, bench=name) for name in names}
+        for number, name in enumerate(names):
+            # What one leaves over goes to those that follow, what it took too much is theirs.
+            left = sum(weights[other] for other in names[number:])
+            seconds = max(_LEAST_S, budget.left_s) * weights[name] / left
+            progress.start_task(tasks[name])
+            context = _context(device, seconds, progress, tasks[name])
+            try:
+                results.append(BENCHES[name].run(context))
+            except (WrongResultError, BenchError) as error:
+                failures.append((name, error))
+                progress.update(tasks[name], completed=1.0, description=f"failed: {error}")
+            else:
+                progress.update(tasks[name], completed=1.0, description="done")
+    return results, failures
+
+
+def _context(device: Device, seconds: float, progress: Progress, task: TaskID) -> Context:
+    from flashrt_ros.bench.context import Context
+    from flashrt_ros.bench.sampling import Budget
+    from flashrt_ros.cli.bench_crew import hire
+
+    def tell(share: float, text: str) -> None:
+        progress.update(task, completed=min(share, 0.99), description=text)
+
+    return Context(device, Budget(seconds), hire, tell=tell)
+
+
+def _check_files(arguments: argparse.Namespace, *, is_all: bool) -> None:
+    for file in (arguments.json, arguments.plot):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ConfigError(f"there is no folder for '{file}'", fix="make it first")
+    if arguments.plot is None:
+        return
+    if is_all and not arguments.plot.is_dir():
+        raise ConfigError(
+            "'all' draws one picture for each bench",
+            expected="--plot with a folder that is there",
+            found=arguments.plot,
+            fix="make it first",
+        )
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            "--plot needs 'matplotlib', which is not installed",
+            fix="pip install 'flashrt_ros[demo]'",
+        )
+
+
+def _write(path: Path, name: str, results: Sequence[Result]) -> None:
+    plain = [result.plain() for result in results]
+    file = path / f"{name}.json" if path.is_dir() else path
+    value = plain if name == ALL else plain[0] if plain else None
+    if value is not None:
+        file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _plot(path: Path, results: Sequence[Result]) -> None:
+    from flashrt_ros.bench import plotting
+
+    for result in results:
+        if result.panels:
+            plotting.save(path / f"{result.bench}.png" if path.is_dir() else path, result)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _mark(row: Row) -> Text:
+    if row.met is None:
+        return Text("")
+    return Text("met", style="green") if row.met else Text("MISSED", style="bold red")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 36_000:
+        raise argparse.ArgumentTypeError("more than 0, at most 36000")
+    return seconds

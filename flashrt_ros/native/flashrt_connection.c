@@ -297,7 +297,7 @@ static int shake_hands(flashrt_client *client, const char *name, flashrt_error *
   if (code)
     return code;
   uint64_t version = fr_read_u64(&reply, UINT64_MAX);
-  if (version != FLASHRT_WIRE_VERSION)
+  if (!reply.is_bad && version != FLASHRT_WIRE_VERSION)
     return fr_end(client, error, FLASHRT_PROTOCOL_VERSION,
                   "engine '%s' speaks another version of the protocol: expected %d, found %llu",
                   client->engine, FLASHRT_WIRE_VERSION, (unsigned long long)version);

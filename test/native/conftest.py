@@ -45,16 +45,30 @@ def run_tool(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def build_program(target: Path, name: str, *options: str) -> Path:
-    """Compile a program of this folder with the library's sources into ``target``."""
-    sources = sorted(source_folder().glob("*.c"))
+def build_program(target: Path, name: str, *options: str, without: str = "") -> Path:
+    """Compile a program of this folder with the library's sources, all but one, into ``target``."""
+    sources = [path for path in sorted(source_folder().glob("*.c")) if path.name != without]
     assert sources
     include = f"-I{source_folder() / 'include'}", f"-I{source_folder()}"
     program = target / name
-    run_tool(
-        compiler(), *STRICT, *options, *include, HERE / f"{name}.c", *sources, "-o", program
-    )
+    run_tool(compiler(), *STRICT, *options, *include, HERE / f"{name}.c", *sources, "-o", program)
     return program
+
+
+@pytest.fixture(scope="session")
+def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library as a shared object, with its own names hidden as CMakeLists.txt hides them."""
+    library = tmp_path_factory.mktemp("shared") / "libflashrt_slots.so"
+    sources = sorted(source_folder().glob("*.c"))
+    options = ("-shared", "-fPIC", "-fvisibility=hidden", f"-I{source_folder() / 'include'}")
+    run_tool(compiler(), *STRICT, *options, *sources, "-o", library)
+    return library
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., Path]:
+    """Compiles a program of this folder, with options of its own."""
+    return lambda name, *options, **more: build_program(tmp_path, name, *options, **more)
 
 
 @pytest.fixture(scope="session")
@@ -117,14 +131,14 @@ class Talker:
         """Say what to do; returns what follows the OK of the answer."""
         self.tell(line)
         words = self.answer()
-        assert words and words[0] == "OK", words
+        assert words[:1] == ["OK"], words
         return words[1:]
 
     def refused(self, line: str) -> str:
         """Say what to do; returns name and message of the refusal."""
         self.tell(line)
         words = self.answer()
-        assert words and words[0] != "OK", words
+        assert words[:1] not in ([], ["OK"]), words
         return " ".join(words)
 
     def kill(self) -> None:
@@ -167,6 +181,11 @@ def runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder / "flashrt"
 
 
+def python_path() -> list[str]:
+    """What PYTHONPATH names already."""
+    return [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+
+
 class EngineProcess:
     """A real engine in a process of its own, ready for clients."""
 
@@ -181,7 +200,7 @@ class EngineProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[told],
-            env={**os.environ, "PYTHONPATH": str(HERE)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *python_path()])},
             text=True,
         )
         os.close(told)
@@ -194,6 +213,7 @@ class EngineProcess:
             assert os.read(ready, 16) == b"ready\n", "the engine ended"
         except BaseException:
             self.process.kill()
+            self.process.wait(WAIT_S)
             raise
         finally:
             os.close(ready)

@@ -76,18 +76,20 @@ static void set(const char *name, char *values)
   answer(FLASHRT_OK);
 }
 
-/* Commit as fast as it goes; each payload is one number throughout, the last is `last`. */
-static void flood(unsigned count, float last)
+/* Commit as fast as it goes; each payload is one number throughout. A scribbler goes on writing
+ * into the slot that it has handed over. */
+static void flood(unsigned count, bool scribbles)
 {
   uint64_t sequence = 0;
+  float *at = NULL;
   const flashrt_channel *channel = flashrt_get_channel(writer);
   for (unsigned i = 1; i <= count;) {
     int code = flashrt_loan(writer, &error);
     for (uint32_t k = 0; !code && k < channel->num_fields; k++) {
       const flashrt_field_info *field = &channel->fields[k];
-      float *at = flashrt_field(writer, field->name, field->dtype, field->num_items, &error);
+      at = flashrt_field(writer, field->name, field->dtype, field->num_items, &error);
       for (uint64_t j = 0; j < field->num_items; j++)
-        at[j] = i == count ? last : (float)(i % 64) / 64;
+        at[j] = (float)(i % 64) / 64;
     }
     if (!code)
       code = flashrt_commit(writer, 1000 + i, i, 0, &sequence, &error);
@@ -97,6 +99,8 @@ static void flood(unsigned count, float last)
       answer(code);
       return;
     }
+    if (scribbles)
+      at[0] = -1;
     i++;
   }
   printf("OK %llu\n", (unsigned long long)sequence);
@@ -169,8 +173,8 @@ static void obey(char *line)
     flashrt_close_writer(writer);
     answer(FLASHRT_OK);
   } else if (!strcmp(word, "flood")) {
-    sscanf(rest, "%lld", &a);
-    flood((unsigned)a, 0.75f);
+    sscanf(rest, "%lld %lld", &a, &b);
+    flood((unsigned)a, b != 0);
   } else if (!strcmp(word, "subscribe")) { /* environment actions chunks */
     sscanf(rest, "%lld %lld %lld", &a, &b, &c);
     answer(flashrt_subscribe(client, (uint32_t)a, b != 0, c != 0, &error));

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from flashrt_ros.models.base import Buffers, PolicyModel, Program, Slots, slot_binding
-from flashrt_ros.models.minimal import MinimalPolicy
+from flashrt_ros.models.minimal import ACTION_DIM, HORIZON, MinimalPolicy
 from flashrt_ros.runtime.spec import BufferSpec, ChannelSpec, FieldSpec, Role, ShapeKey
 
 
@@ -67,3 +67,22 @@ def _factory(num_bytes: int) -> Callable[[str | None], PolicyModel]:
 make_4kb = _factory(4096 - 512)
 """The whole slot is 4 KB: each field starts on a border of 256 bytes."""
 make_1mb = _factory(1 << 20)
+
+
+class LongChunks(MinimalPolicy):
+    """The minimal policy, with chunks of 8 KB, which fit no message."""
+
+    horizon = 1024
+    noise_shape = (1024, ACTION_DIM)
+
+    def buffers(self) -> tuple[BufferSpec, ...]:
+        return tuple(
+            dataclasses.replace(spec, shape=self.noise_shape)
+            if spec.shape == (HORIZON, ACTION_DIM)
+            else spec
+            for spec in super().buffers()
+        )
+
+
+def make_long_chunks(weights: str | None) -> PolicyModel:
+    return LongChunks()

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.errors import ConfigError
+from flashrt_ros.nodes.arbitration import parse_ranks
+from flashrt_ros.nodes.entries import parse_entries
 from flashrt_ros.nodes.frames import Frames
+from flashrt_ros.nodes.limits import parse_limits
 from flashrt_ros.nodes.names import is_topic
 from flashrt_ros.nodes.parameters import Settings, Value
+from flashrt_ros.nodes.schema import parse_schema
+from flashrt_ros.nodes.words import parse_named_goals
 
 
 def check_nodes(nodes: Mapping[str, Mapping[str, Value]], engine: EngineConfig) -> None:
@@ -36,6 +41,13 @@ def check_nodes(nodes: Mapping[str, Mapping[str, Value]], engine: EngineConfig) 
             )
         if "cameras" in values:
             _check_cameras(name, settings)
+        try:
+            if "safe_pose" in values:
+                check_conduct(settings)
+            if "planners" in values:
+                _check_planners(settings)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
         if name == "sim" and len(settings.texts("joint_names")) != 2:
             raise ConfigError(
                 f"{name}: parameter 'joint_names' does not fit the simulated robot",
@@ -59,3 +71,32 @@ def _check_cameras(name: str, settings: Settings) -> None:
             expected=f"no fields, or {len(cameras)} of them",
             found=", ".join(fields),
         )
+
+
+def check_conduct(settings: Settings) -> None:
+    """Return unless a policy node's safety parameters contradict each other.
+
+    Raises:
+        ConfigError: They do; names one.
+    """
+    limits = parse_limits(settings.texts("joint_limits"))
+    pose = parse_entries("safe_pose", settings.texts("safe_pose"), ("position",))
+    actions = [name for name in settings.names() if name.endswith("_action")]
+    wanting = [name for name in actions if settings.text(name) == "safe_pose"]
+    if wanting and not pose:
+        raise ConfigError(
+            f"parameter '{wanting[0]}' is 'safe_pose', and there is none",
+            expected="parameter 'safe_pose' with every joint of a command",
+        )
+    if wanting and limits and settings.number("safety_rate_hz") <= 0:
+        raise ConfigError(
+            "a safe pose within joint limits is approached step by step",
+            expected="a safety_rate_hz above 0",
+            found=0,
+        )
+
+
+def _check_planners(settings: Settings) -> None:
+    parse_schema(settings.texts("goal_schema"))
+    parse_ranks(settings.texts("planners"), lease_ns=settings.seconds_ns("lease_s"))
+    parse_named_goals(settings.texts("named_goals"))

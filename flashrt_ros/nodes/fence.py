@@ -5,17 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+TOLD_S = 0.25
+"""Longest wait for the word that everything which goes with a move has been done."""
+
 
 class Fence:
     """Lets actions through only while they belong to the newest generation known.
 
     Raising the fence and passing it exclude each other, so that once :meth:`raise_to`
     or :meth:`shut` has returned, nothing older is published any more. Epochs of
-    different engine processes are not ordered: the one attached to counts.
+    different engine processes are not ordered: the one attached to counts. What is
+    called back while the fence can't move may use the fence.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._told = threading.Condition(self._lock)
+        self._told_of: dict[int, int] = {}
         self._epoch = 0
         self._generations: dict[int, int] = {}
         self._ticks: dict[int, int] = {}
@@ -28,6 +34,18 @@ class Fence:
             self._epoch = epoch
             self._generations.clear()
             self._ticks.clear()
+            self._told_of.clear()
+            self._told.notify_all()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether actions may pass."""
+        return self._is_open
+
+    def run(self, act: Callable[[], None]) -> None:
+        """Call something while the fence can't move and nothing passes."""
+        with self._lock:
+            act()
 
     def open(self) -> None:
         """Let actions pass from here on."""
@@ -39,11 +57,27 @@ class Fence:
         with self._lock:
             self._is_open = False
 
-    def raise_to(self, env_index: int, generation: int, tick: int = -1) -> None:
+    def raise_to(self, env_index: int, generation: int) -> None:
         """Make everything before a generation stale; never lowers.
+
+        Returns once what goes with the move has been done, where :meth:`expect` was
+        called for the environment, but does not wait longer than :data:`TOLD_S`.
 
         Args:
             env_index: Environment that moved.
+            generation: Its generation now.
+        """
+        self.note(env_index, generation)
+        with self._told:
+            self._told.wait_for(
+                lambda: self._told_of.get(env_index, generation) >= generation, TOLD_S
+            )
+
+    def note(self, env_index: int, generation: int, tick: int = -1) -> None:
+        """Make everything before a generation stale at once; never lowers.
+
+        Args:
+            env_index: Environment.
             generation: Its generation now.
             tick: Control ticks committed so far; while the generation stays, an action
                 is stale too if its chunk began to act in one of them. -1 says nothing
@@ -53,6 +87,24 @@ class Fence:
             self._raise(env_index, generation)
             if generation == self._generations.get(env_index, 0):
                 self._ticks[env_index] = max(tick, self._ticks.get(env_index, -1))
+
+    def expect(self, env_index: int) -> None:
+        """Let :meth:`raise_to` return only once :meth:`tell` spoke of the move."""
+        with self._lock:
+            self._told_of.setdefault(env_index, 0)
+
+    def expect_nothing(self) -> None:
+        """Wait for no move any more, for whoever told of them has gone."""
+        with self._lock:
+            self._told_of.clear()
+            self._told.notify_all()
+
+    def tell(self, env_index: int, generation: int) -> None:
+        """Say that everything which goes with a move has been done."""
+        with self._lock:
+            if env_index in self._told_of:
+                self._told_of[env_index] = max(generation, self._told_of[env_index])
+                self._told.notify_all()
 
     def generation(self, env_index: int) -> int:
         """Return the newest generation known, 0 before any."""

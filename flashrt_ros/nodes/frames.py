@@ -39,8 +39,14 @@ class Frames:
             self._edges[parent, child] = matrix
             self._edges[child, parent] = np.linalg.inv(matrix).astype(np.float64)
 
+    def close(self) -> None:
+        """Listen to tf2 no more. Idempotent."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
     def listen(self, node: Node) -> bool:
-        """Ask tf2 too, from here on.
+        """Ask tf2 too, from here on until :meth:`close`.
 
         Returns:
             False where ``tf2_ros`` is not installed; nothing changes then.
@@ -80,6 +86,25 @@ class Frames:
         moved: Matrix = (homogeneous @ matrix.T)[:, :columns]
         return moved.reshape(values.shape)
 
+    def turn(self, quaternion: Matrix, *, source: str, target: str) -> Matrix:
+        """Return an orientation of one frame in another.
+
+        Args:
+            quaternion: ``float64[4]``, x y z w, of norm 1.
+            source: Frame that it stands in.
+            target: Frame wanted.
+
+        Returns:
+            Its like with a w that is not negative, of two that mean the same.
+
+        Raises:
+            FrameError: No transform is known.
+        """
+        turned = quaternion
+        if source != target:
+            turned = _product(_quaternion(self._lookup(source, target)), quaternion)
+        return -turned if turned[3] < 0 else turned
+
     def _lookup(self, source: str, target: str) -> Matrix:
         """Walk the tree of static transforms, nearest first, then ask tf2."""
         reached = {source: np.eye(4)}
@@ -111,6 +136,9 @@ class _Tf2:
         self._ros: Any = importlib.import_module("tf2_ros")
         self._buffer: Any = self._ros.Buffer()
         self._listener: Any = self._ros.TransformListener(self._buffer, node)
+
+    def close(self) -> None:
+        self._listener.unregister()
 
     def lookup(self, source: str, target: str) -> Matrix | None:
         from rclpy.time import Time
@@ -154,3 +182,28 @@ def _matrix(numbers: Matrix) -> Matrix:
     ]
     matrix[:3, 3] = numbers[:3]
     return matrix
+
+
+def _quaternion(matrix: Matrix) -> Matrix:
+    """Return the rotation of a matrix as x y z w (Shepperd's method: the largest part first)."""
+    m = matrix[:3, :3]
+    squares = np.array([m[0, 0], m[1, 1], m[2, 2], np.trace(m)])
+    largest = int(np.argmax(squares))
+    if largest == 3:
+        parts = [m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], 1 + squares[3]]
+    else:
+        i, j, k = largest, (largest + 1) % 3, (largest + 2) % 3
+        parts = [0.0, 0.0, 0.0, m[k, j] - m[j, k]]
+        parts[i] = 1 + m[i, i] - m[j, j] - m[k, k]
+        parts[j] = m[j, i] + m[i, j]
+        parts[k] = m[k, i] + m[i, k]
+    found = np.array(parts)
+    unit: Matrix = found / np.linalg.norm(found)
+    return unit
+
+
+def _product(first: Matrix, second: Matrix) -> Matrix:
+    """Return the quaternion of the second turn and then the first, x y z w."""
+    vector = first[3] * second[:3] + second[3] * first[:3] + np.cross(first[:3], second[:3])
+    scalar = first[3] * second[3] - first[:3] @ second[:3]
+    return np.array([*vector, scalar])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -12,11 +14,11 @@ from flashrt_ros.errors import (
     FrameError,
     GoalExpiredError,
     PayloadRangeError,
-    PayloadShapeError,
     UnknownChannelError,
     UnsupportedError,
 )
 from flashrt_ros.msg import Subgoal
+from flashrt_ros.nodes.arbitration import Arbiter, Ruling
 from flashrt_ros.nodes.conversions import (
     Array,
     duration_to_ns,
@@ -24,6 +26,7 @@ from flashrt_ros.nodes.conversions import (
     stamp_to_ns,
 )
 from flashrt_ros.nodes.frames import Frames
+from flashrt_ros.nodes.words import word_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Goal:
         values: In the field's shape, dtype and frame.
         stamp_ns: When it was made, on the node's clock.
         sequence: The planner's own number.
+        ruling: Why its planner may write.
     """
 
     channel: str
@@ -43,6 +47,7 @@ class Goal:
     values: Array
     stamp_ns: int
     sequence: int
+    ruling: Ruling
 
 
 def goal_channel(model: ModelInfo, name: str = "") -> ChannelInfo:
@@ -89,11 +94,13 @@ class GoalChecker:
     Environments have goals of their own: what was accepted for one says nothing of another.
 
     Args:
-        model: What the engine said of its model.
+        model: What the engine said of its model, with ranges as the node narrowed them.
         frames: Transforms for goals in other frames.
         lifetime_ns: Lifetime of goals that name none.
         future_ns: How far ahead of now a stamp may be.
+        arbiter: Decides between planners.
         channel: Channel for goals that name none; "" means the model's only one.
+        named_goals: Values of goals in words.
     """
 
     def __init__(
@@ -103,15 +110,17 @@ class GoalChecker:
         *,
         lifetime_ns: int,
         future_ns: int,
+        arbiter: Arbiter,
         channel: str = "",
+        named_goals: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
     ) -> None:
         self._model = model
         self._frames = frames
         self._lifetime_ns = lifetime_ns
         self._future_ns = future_ns
+        self._arbiter = arbiter
         self._channel = channel
-        self._newest: dict[tuple[int, str], int] = {}
-        self._newest_ns: dict[int, int] = {}
+        self._named_goals = named_goals
 
     def check(self, goal: Subgoal, *, env_index: int, now_ns: int) -> Goal:
         """Return a goal in the policy's frame and dtype; :meth:`accept` remembers it.
@@ -124,15 +133,16 @@ class GoalChecker:
             now_ns: The node's clock.
 
         Raises:
-            GoalExpiredError: Too old, stamped in the future, made before the goal
-                accepted last, or not newer than the planner's last accepted one.
+            GoalExpiredError: Too old, stamped in the future, made before a goal accepted
+                already, or not newer than the planner's last accepted one.
+            BusyError: Another planner holds the channel, or too many write it.
             FrameError: Another frame than the channel's, with no transform known.
-            PayloadShapeError: Wrong shape or number of values.
+            PayloadShapeError: Wrong shape or number of values, or too long a text.
             NonFiniteError: NaN or Inf.
             PayloadRangeError: Out of the channel's range, or for another environment.
             UnknownChannelError: The model has no such goal channel.
-            UnsupportedError: A goal in words, with values beside them or not, which no
-                model takes.
+            UnsupportedError: A goal in words that nothing names and the model does not
+                read, or with values beside them.
         """
         if goal.env_index != env_index:
             raise PayloadRangeError(
@@ -141,58 +151,57 @@ class GoalChecker:
                 found=goal.env_index,
             )
         channel = goal_channel(self._model, goal.channel or self._channel)
-        if goal.text:
-            raise UnsupportedError(
-                f"model '{self._model.name}' takes no goal in words",
-                expected="values alone",
-                found=f"text {goal.text!r}",
-            )
         stamp_ns = stamp_to_ns(goal.header.stamp)
         self._check_age(goal, stamp_ns, now_ns)
-        if max(self._newest_ns.values(), default=0) > now_ns + self._future_ns:
-            self.forget()  # the clock was set back, as simulated time is
-        newest_ns = self._newest_ns.get(env_index, 0)
-        if stamp_ns < newest_ns:
-            raise GoalExpiredError(
-                "a goal made later was accepted already",
-                expected=f"a stamp of at least {newest_ns} ns",
-                found=f"{stamp_ns} ns",
-            )
-        newest = self._newest.get((env_index, goal.planner))
-        if newest is not None and goal.sequence <= newest:
-            raise GoalExpiredError(
-                f"planner '{goal.planner}' sent a goal that is not newer than its last",
-                expected=f"a sequence above {newest}",
-                found=goal.sequence,
-            )
         field = only_field(channel)
+        values = self._values(goal, channel, field)
+        check_payload(channel, {field.name: values})
+        ruling = self._arbiter.judge(
+            (env_index, channel.name),
+            goal.planner,
+            stamp_ns=stamp_ns,
+            sequence=int(goal.sequence),
+            now_ns=now_ns,
+        )
+        return Goal(channel.name, field.name, values, stamp_ns, int(goal.sequence), ruling)
+
+    def accept(self, goal: Subgoal, checked: Goal, *, now_ns: int) -> None:
+        """Remember a goal as its planner's newest; call it once the engine has it."""
+        self._arbiter.accept(
+            (int(goal.env_index), checked.channel),
+            goal.planner,
+            stamp_ns=checked.stamp_ns,
+            sequence=checked.sequence,
+            now_ns=now_ns,
+        )
+
+    def next_sequence(self, planner: str, *, env_index: int) -> int:
+        """Return the next number for a sender whose messages carry none."""
+        channel = goal_channel(self._model, self._channel)
+        return self._arbiter.next_sequence((env_index, channel.name), planner)
+
+    def forget(self) -> None:
+        """Let planners number from the start again; nobody holds a channel."""
+        self._arbiter.forget()
+
+    def _values(self, goal: Subgoal, channel: ChannelInfo, field: FieldInfo) -> Array:
+        if goal.text:
+            if len(goal.values):
+                raise UnsupportedError(
+                    "the goal is in words and in values",
+                    expected="one of them",
+                    found=f"text {goal.text!r} and {len(goal.values)} values",
+                )
+            return word_values(goal.text, field, self._named_goals)
         values = goal_array(goal.values, goal.shape, field)
         frame = goal.header.frame_id
-        if channel.frame and not frame:
-            raise FrameError(
-                "the goal names no frame", expected=repr(channel.frame), fix="set header.frame_id"
-            )
         if channel.frame and frame != channel.frame:
+            require_frame(frame, channel.frame)
             moved = self._frames.points(
                 values.astype(np.float64), source=frame, target=channel.frame
             )
             values = moved.astype(values.dtype)
-        check_payload(channel, {field.name: values})
-        return Goal(channel.name, field.name, values, stamp_ns, int(goal.sequence))
-
-    def accept(self, goal: Subgoal) -> None:
-        """Remember a goal as its planner's newest; call it once the engine has it."""
-        self._newest[goal.env_index, goal.planner] = int(goal.sequence)
-        self._newest_ns[goal.env_index] = stamp_to_ns(goal.header.stamp)
-
-    def next_sequence(self, planner: str, *, env_index: int) -> int:
-        """Return the next number for a sender whose messages carry none."""
-        return self._newest.get((env_index, planner), 0) + 1
-
-    def forget(self) -> None:
-        """Let planners number from the start again."""
-        self._newest.clear()
-        self._newest_ns.clear()
+        return values
 
     def _check_age(self, goal: Subgoal, stamp_ns: int, now_ns: int) -> None:
         lifetime_ns = duration_to_ns(goal.lifetime) or self._lifetime_ns
@@ -213,19 +222,13 @@ class GoalChecker:
             )
 
 
-def fits_points(field: FieldInfo) -> bool:
-    """Say whether a field takes the position of a pose: one point of 2 or 3 coordinates."""
-    return field.shape[-1] in (2, 3) and int(np.prod(field.shape)) == field.shape[-1]
-
-
-def pose_values(position: tuple[float, float, float], field: FieldInfo) -> list[float]:
-    """Return a pose's position as goal values; z is left out where the goal is planar.
+def require_frame(frame: str, channel_frame: str) -> None:
+    """Return unless a goal names no frame where the channel has one.
 
     Raises:
-        PayloadShapeError: The field takes no point.
+        FrameError: It names none.
     """
-    if not fits_points(field):
-        raise PayloadShapeError(
-            f"goal field '{field.name}' takes no pose", expected=field.shape, found="a position"
+    if channel_frame and not frame:
+        raise FrameError(
+            "the goal names no frame", expected=repr(channel_frame), fix="set header.frame_id"
         )
-    return list(position[: field.shape[-1]])

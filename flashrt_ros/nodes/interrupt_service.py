@@ -8,6 +8,7 @@ from rclpy.node import Node
 
 from flashrt_ros.engine.client import Writer
 from flashrt_ros.errors import NotActiveError
+from flashrt_ros.msg import Subgoal
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import GoalChecker
 from flashrt_ros.nodes.links import Link
@@ -23,9 +24,22 @@ class InterruptService:
         link: Connection for the verbs; the goal is committed through it too.
         fence: Raised before the answer.
         now_ns: The node's clock.
+        on_goal: Told of each goal before the engine has it.
+        on_hold: Told the environment that an interrupt made hold, before the answer.
     """
 
-    def __init__(self, node: Node, link: Link, fence: Fence, *, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        link: Link,
+        fence: Fence,
+        *,
+        now_ns: Callable[[], int],
+        on_goal: Callable[[Subgoal], None],
+        on_hold: Callable[[int], None],
+    ) -> None:
+        self._on_goal = on_goal
+        self._on_hold = on_hold
         self._link = link
         self._fence = fence
         self._now_ns = now_ns
@@ -53,6 +67,8 @@ class InterruptService:
             if request.has_goal
             else None
         )
+        if goal is not None:
+            self._on_goal(request.goal)
         with self._link.use() as client:
             if goal is None:
                 reply = client.interrupt(
@@ -76,7 +92,9 @@ class InterruptService:
                 )
         self._fence.raise_to(request.env_index, reply.generation)
         if goal is not None:
-            checker.accept(request.goal)
+            checker.accept(request.goal, goal, now_ns=self._now_ns())
+        if request.hold:
+            self._on_hold(request.env_index)
         response.capsule_id = reply.capsule_id
         response.depth = reply.depth
         response.boundary = reply.boundary

@@ -88,6 +88,30 @@ def joint_trajectory(chunk: ActionChunk) -> JointTrajectory:
     )
 
 
+def hold_trajectory(
+    model: protocol.ModelInfo, positions: Sequence[float], *, time_ns: int
+) -> JointTrajectory:
+    """Return a trajectory of one point, which replaces what a controller holds.
+
+    Its stamp is zero, which means now: one in the past would be refused with the
+    trajectory still running.
+
+    Args:
+        model: Names the joints.
+        positions: One for each joint.
+        time_ns: When to be there, from now on.
+    """
+    point = JointTrajectoryPoint(
+        positions=array.array("d", positions), time_from_start=ns_to_duration(time_ns)
+    )
+    return JointTrajectory(joint_names=list(model.joint_names), points=[point])
+
+
+def empty_trajectory(model: protocol.ModelInfo) -> JointTrajectory:
+    """Return a trajectory without points, which overrides the running one where it is taken."""
+    return JointTrajectory(joint_names=list(model.joint_names))
+
+
 def command(values: Sequence[float]) -> Float64MultiArray:
     """Return one action, one value for each joint."""
     message = Float64MultiArray(data=array.array("d", values))

@@ -38,8 +38,10 @@ class ObservationInput:
         writer: Of the observation channel.
         plan: Which topic fills which field.
         slop_ns: Largest difference between the stamps of one observation.
+        patience_ns: Longest wait for the parts of one, by stamps.
         command_names: Joints in the order of a command.
         on_measured: Told the joint positions in command order.
+        on_observed: Told the stamp of each observation that the engine has.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class ObservationInput:
         plan: ObservationMap,
         *,
         slop_ns: int,
+        patience_ns: int,
         command_names: tuple[str, ...],
         on_measured: Callable[[tuple[float, ...]], None],
+        on_observed: Callable[[int], None],
     ) -> None:
         self._node = node
         self._reports = reports
@@ -61,16 +65,30 @@ class ObservationInput:
         self._plan = plan
         self._command_names = command_names
         self._on_measured = on_measured
+        self._on_observed = on_observed
         self._lock = threading.Lock()
         self._is_closed = False
         self.num_committed = 0
-        sources = [*plan.cameras, *([JOINTS] if plan.joints is not None else [])]
-        self._sync = StampSync(sources, slop_ns=slop_ns)
+        sources: list[str] = [*plan.cameras, *([JOINTS] if plan.joints is not None else [])]
+        self._lead = sources[0]
+        self._sync = StampSync(sources, slop_ns=slop_ns, patience_ns=patience_ns)
         self._subscriptions: list[Subscription] = [
             self._subscribe(Image, camera, partial(self._take, camera)) for camera in plan.cameras
         ]
         # Subscribed even where the policy does not look at joints: the safety action does.
         self._subscriptions.append(self._subscribe(JointState, JOINTS, self._joints))
+
+    @property
+    def num_alone(self) -> int:
+        """Messages of the first source that found no partner in time."""
+        return self._sync.num_alone[self._lead]
+
+    def facts(self) -> dict[str, object]:
+        """Return what diagnostics say of the observations."""
+        return {
+            "observations committed": self.num_committed,
+            **{f"without partner: {name}": n for name, n in self._sync.num_alone.items()},
+        }
 
     def close(self) -> None:
         """Unsubscribe after the callback in progress; idempotent."""
@@ -113,7 +131,14 @@ class ObservationInput:
             if self._is_closed:
                 return
             self._sync.rewind(self._reports.now_ns())
+            num_alone = self.num_alone
             complete = self._sync.add(source, stamp_to_ns(message.header.stamp), message)
+            if self.num_alone > num_alone:
+                self._reports.warn(
+                    "observation",
+                    f"{self.num_alone} messages of '{self._lead}' found no partner within "
+                    "slop_s and partner_timeout_s: look at the stamps of the other sources",
+                )
             if complete is None:
                 return
             stamp_ns, parts = complete
@@ -122,6 +147,7 @@ class ObservationInput:
                 values: dict[str, Any] = {**prepare(self._plan, parts, joints)}
                 self._write(stamp_ns, values)
                 self.num_committed += 1
+                self._on_observed(stamp_ns)
             except FlashrtError as error:
                 self._reports.refused("observation", error)
 

@@ -30,18 +30,28 @@ class StampSync:
     for until a later message of it shows that the equal one is not coming. A source
     that never did is matched at once with its nearest message within the slop.
 
+    A message that was in no set when it was left behind, pushed out, or became older
+    than ``patience_ns`` beside the newest of any source found no partner in time; it is
+    counted in :attr:`num_alone`.
+
     Args:
         sources: Names of the sources; the first one's stamp is the set's.
         slop_ns: Largest difference between stamps of one set.
+        patience_ns: Longest wait for partners, by stamps.
+
+    Attributes:
+        num_alone: Messages of each source that found no partner in time. A source that
+            is faster than the slowest has some by nature.
     """
 
-    def __init__(self, sources: Sequence[str], *, slop_ns: int) -> None:
+    def __init__(self, sources: Sequence[str], *, slop_ns: int, patience_ns: int) -> None:
         self._sources = tuple(sources)
         self._slop_ns = slop_ns
-        self._queues: dict[str, deque[tuple[int, Any]]] = {
-            source: deque(maxlen=_DEPTH) for source in sources
-        }
+        self._patience_ns = patience_ns
+        self.num_alone = dict.fromkeys(sources, 0)
+        self._queues: dict[str, deque[tuple[int, Any]]] = {source: deque() for source in sources}
         self._is_exact = dict.fromkeys(sources, False)
+        self._before_ns = dict.fromkeys(sources, -1)
         self._last_ns = -1
 
     def add(self, source: str, stamp_ns: int, message: Any) -> tuple[int, dict[str, Any]] | None:
@@ -59,6 +69,7 @@ class StampSync:
             The first source's stamp and the messages by source, or None.
         """
         self._queues[source].append((stamp_ns, message))
+        self._let_go()
         first = self._sources[0]
         for lead_ns, lead in sorted(self._queues[first], key=lambda item: item[0], reverse=True):
             if lead_ns <= self._last_ns:
@@ -75,6 +86,10 @@ class StampSync:
                     self._is_exact[name] |= used_ns == lead_ns
                     queue = self._queues[name]
                     keep = [item for item in queue if item[0] > used_ns]
+                    # Repeats of what was used, or of sets before it, were in a set.
+                    left = {at for at, _ in queue if self._before_ns[name] < at < used_ns}
+                    self.num_alone[name] += len(left)
+                    self._before_ns[name] = used_ns
                     queue.clear()
                     queue.extend(keep)
                 return lead_ns, {name: item for name, (_, item) in matched.items()}
@@ -91,10 +106,22 @@ class StampSync:
         """
         if self._last_ns > now_ns + self._slop_ns:
             self._last_ns = -1
+            self._before_ns = dict.fromkeys(self._sources, -1)
+            for queue in self._queues.values():
+                keep = [item for item in queue if item[0] <= now_ns + self._slop_ns]
+                queue.clear()
+                queue.extend(keep)
 
     def forget(self) -> None:
         """Let the last set, and older ones, in again; what waits to be matched stays."""
         self._last_ns = -1
+
+    def _let_go(self) -> None:
+        """Forget what has waited too long, or is too much."""
+        newest_ns = max(at for queue in self._queues.values() for at, _ in queue)
+        for name, queue in self._queues.items():
+            while queue and (len(queue) > _DEPTH or queue[0][0] < newest_ns - self._patience_ns):
+                self.num_alone[name] += queue.popleft()[0] > self._before_ns[name]
 
     def _match(self, source: str, lead_ns: int) -> tuple[int, Any] | None:
         queue = self._queues[source]

@@ -22,8 +22,7 @@ ActionHandler = Callable[[protocol.Provenance, int, tuple[float, ...]], None]
 ChunkHandler = Callable[[protocol.Provenance, bytes, int], None]
 """Takes what it was made from, ``float32[H, A]`` as bytes and its age in ns."""
 
-# Events that begin a new generation of their environment.
-_MOVES = frozenset(
+MOVES = frozenset(
     {
         protocol.EventKind.RESTORE,
         protocol.EventKind.SELECT,
@@ -33,6 +32,7 @@ _MOVES = frozenset(
         protocol.EventKind.RESUME,
     }
 )
+"""Events that begin a new generation of their environment."""
 
 
 class OutputReader:
@@ -108,9 +108,12 @@ class OutputReader:
 
     def _serve(self, message: protocol.Output | protocol.Event) -> None:
         if isinstance(message, protocol.Event):
-            if message.kind in _MOVES:
-                self._fence.raise_to(message.env_index, message.generation)
-            self._on_event(message)
+            if message.kind in MOVES:
+                self._fence.note(message.env_index, message.generation)
+            try:
+                self._on_event(message)
+            finally:
+                self._fence.tell(message.env_index, message.generation)
             return
         try:
             self._output(message)

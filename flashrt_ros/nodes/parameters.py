@@ -176,6 +176,10 @@ class Settings:
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = dict(values)
 
+    def names(self) -> tuple[str, ...]:
+        """Return the name of every parameter."""
+        return tuple(self._values)
+
     def boolean(self, name: str) -> bool:
         """Return a parameter of kind "bool"."""
         return bool(self._values[name])

@@ -14,18 +14,24 @@ from std_msgs.msg import String
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient, Writer
+from flashrt_ros.engine.payload import check_payload
 from flashrt_ros.errors import FlashrtError, NotActiveError, UnsupportedError
 from flashrt_ros.msg import Subgoal
+from flashrt_ros.nodes import messages
+from flashrt_ros.nodes.arbitration import Arbiter, Rank, parse_ranks
 from flashrt_ros.nodes.conversions import joint_positions
 from flashrt_ros.nodes.declarations import PLANNER
 from flashrt_ros.nodes.fence import Fence
-from flashrt_ros.nodes.goals import Goal, GoalChecker, goal_channel, only_field, pose_values
+from flashrt_ros.nodes.goals import Goal, GoalChecker, goal_channel, only_field, require_frame
 from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.outputs import OutputReader
 from flashrt_ros.nodes.parameters import Settings
+from flashrt_ros.nodes.poses import pose_goal
 from flashrt_ros.nodes.process import leave, run_node
 from flashrt_ros.nodes.reports import GOAL_QOS
+from flashrt_ros.nodes.schema import apply_schema, parse_schema
 from flashrt_ros.nodes.session import SessionNode
+from flashrt_ros.nodes.words import parse_named_goals, word_values
 
 NAME = "planner_node"
 
@@ -35,18 +41,19 @@ _FORWARDED = frozenset(
 
 
 class PlannerNode(SessionNode):
-    """Arbitrates between planners and commits the newest acceptable goal.
+    """Arbitrates between planners and commits the goals that win.
 
-    The newest stamp wins, each planner's sequence must grow, and what is too old,
-    in an unknown frame, of another shape or not finite is refused with its code, in
-    the log and as an event. Goals count only while the node is active.
+    A higher priority wins, then the newest stamp; each planner's sequence must grow,
+    and what is too old, in an unknown frame, of another shape or not finite is refused
+    with its code, in the log and as an event. Goals count only while the node is active.
     """
 
     def __init__(self, *, cli_args: Sequence[str] = ()) -> None:
         super().__init__(NAME, PLANNER, cli_args=cli_args)
         self._slots = Link("slots", self.fault)
         self._fence = Fence()
-        self._writer: Writer | None = None
+        self._writers: dict[str, Writer] = {}
+        self._arbiter: Arbiter | None = None
         self._checker: GoalChecker | None = None
         self._channel: protocol.ChannelInfo | None = None
         self._joint_names: tuple[str, ...] = ()
@@ -69,21 +76,35 @@ class PlannerNode(SessionNode):
 
     def open_session(self, settings: Settings, client: EngineClient) -> None:
         """Open a writer of the goal channel, and listen to the engine's events."""
-        model = client.model
+        model = apply_schema(client.model, parse_schema(settings.texts("goal_schema")))
         env_index = settings.integer("env_index")
-        self._channel = goal_channel(model, settings.text("channel"))
+        channel = self._channel = goal_channel(model, settings.text("channel"))
         self._joint_names = settings.texts("joint_names") or model.joint_names
+        future_ns = settings.seconds_ns("future_tolerance_s")
+        lease_ns = settings.seconds_ns("lease_s")
+        named_goals = parse_named_goals(settings.texts("named_goals"))
+        self._arbiter = Arbiter(
+            parse_ranks(settings.texts("planners"), lease_ns=lease_ns),
+            Rank(settings.integer("default_priority"), lease_ns),
+            max_planners=settings.integer("max_planners"),
+            tolerance_ns=future_ns,
+        )
         self._checker = GoalChecker(
             model,
             self.frames,
             lifetime_ns=settings.seconds_ns("goal_lifetime_s"),
-            future_ns=settings.seconds_ns("future_tolerance_s"),
-            channel=self._channel.name,
+            future_ns=future_ns,
+            arbiter=self._arbiter,
+            channel=channel.name,
+            named_goals=named_goals,
         )
+        for name in named_goals:  # refused here rather than when first needed
+            field = only_field(channel)
+            check_payload(channel, {field.name: word_values(name, field, named_goals)})
         self._fence.attach(client.engine_epoch)
         slots = self.connect("slots")
         self._slots.attach(slots)
-        self._writer = slots.open_writer(self._channel.name, env_index)
+        self._writers = {channel.name: slots.open_writer(channel.name, env_index)}
         self._outputs = OutputReader(
             self.connect("outputs"),
             env_index=env_index,
@@ -115,8 +136,9 @@ class PlannerNode(SessionNode):
         """Join the reader, close the connections."""
         with self._lock:
             self._is_active = False
-            self._writer = None
+            self._writers = {}
             self._checker = None
+            self._arbiter = None
         if self._outputs is not None:
             self._outputs.close()
             self._outputs = None
@@ -128,8 +150,21 @@ class PlannerNode(SessionNode):
         self._slots.cut()
 
     def facts(self) -> dict[str, object]:
-        """Return what diagnostics add for this node."""
-        return {"goals accepted": self._num_accepted}
+        """Return what diagnostics add for this node; refusals are counted beside them."""
+        arbiter, channel = self._arbiter, self._channel
+        facts: dict[str, object] = {"goals accepted": self._num_accepted}
+        if arbiter is None or channel is None:
+            return facts
+        place = (self.settings.integer("env_index"), channel.name)
+        holder = arbiter.holder(place, self.reports.now_ns())
+        facts["planners known"] = arbiter.num_known(place)
+        if holder is not None:
+            facts["goal from"] = (
+                f"{holder.planner} (priority {holder.priority}, lease {holder.left_ns / 1e9:.2f} s)"
+            )
+        facts["hand-overs"] = arbiter.num_hand_overs
+        facts["planners forgotten"] = arbiter.num_forgotten
+        return facts
 
     def _forward(self, event: protocol.Event) -> None:
         """Pass on what became of goals; the policy node tells the rest."""
@@ -162,22 +197,28 @@ class PlannerNode(SessionNode):
 
     def _commit(self, topic: str, goal: Subgoal) -> None:
         assert self._checker is not None
-        assert self._writer is not None
-        checked = self._checker.check(
-            goal, env_index=self.settings.integer("env_index"), now_ns=self.reports.now_ns()
-        )
-        with self._slots.use():
-            sequence = self._writer.write(
+        env_index = self.settings.integer("env_index")
+        now_ns = self.reports.now_ns()
+        checked = self._checker.check(goal, env_index=env_index, now_ns=now_ns)
+        with self._slots.use() as client:
+            writer = self._writers.get(checked.channel)
+            if writer is None:
+                writer = client.open_writer(checked.channel, env_index)
+                self._writers[checked.channel] = writer
+            sequence = writer.write(
                 stamp_ns=checked.stamp_ns,
                 source_sequence=checked.sequence,
                 **{checked.field: checked.values},
             )
-        self._checker.accept(goal)
+        self._checker.accept(goal, checked, now_ns=now_ns)
         self._num_accepted += 1
         self._accepted.publish(self._as_accepted(goal, checked))
+        ruling = checked.ruling
+        won = f" won={ruling.reason}" + (f" over={ruling.over}" if ruling.over else "")
+        won += " restarted=true" if ruling.is_restart else ""
         self.say(
             protocol.EventKind.GOAL,
-            f"accepted topic={topic} planner={goal.planner} sequence={goal.sequence} "
+            f"accepted topic={topic} planner={goal.planner}{won} sequence={goal.sequence} "
             f"engine_sequence={sequence}",
             epoch=self._fence.epoch,
             generation=self._fence.generation(goal.env_index),
@@ -188,8 +229,9 @@ class PlannerNode(SessionNode):
         assert self._channel is not None
         goal.header.frame_id = self._channel.frame or goal.header.frame_id
         goal.channel = checked.channel
-        goal.values = array.array("f", checked.values.ravel().tolist())
-        goal.shape = array.array("I", checked.values.shape)
+        if checked.values.dtype.kind == "f":
+            goal.values = array.array("f", checked.values.ravel().tolist())
+            goal.shape = array.array("I", checked.values.shape)
         return goal
 
     def _refuse(self, topic: str, message: Any, error: FlashrtError) -> None:
@@ -207,8 +249,11 @@ class PlannerNode(SessionNode):
 
     def _from_pose(self, pose: PoseStamped) -> Subgoal:
         assert self._channel is not None
-        point = pose.pose.position
-        values = pose_values((point.x, point.y, point.z), only_field(self._channel))
+        frame, target = pose.header.frame_id, self._channel.frame
+        require_frame(frame, target)
+        field = only_field(self._channel)
+        values = pose_goal(pose.pose, field, self.frames, source=frame, target=target)
+        pose.header.frame_id = target
         return self._subgoal("goal_pose", pose.header, values)
 
     def _from_joints(self, state: JointState) -> Subgoal:
@@ -219,12 +264,12 @@ class PlannerNode(SessionNode):
         return self._subgoal("goal_joints", state.header, values)
 
     def _from_text(self, text: String) -> Subgoal:
-        raise UnsupportedError(
-            "the instruction can't be followed",
-            expected="a language model behind this node",
-            found=f"{text.data!r} and none",
-            fix="send a subgoal, goal_pose or goal_joints",
-        )
+        """Words have no stamp: they were said when they came."""
+        if not text.data.strip():
+            raise UnsupportedError("the instruction is empty", expected="words")
+        goal = self._subgoal("instruction", messages.header(self.reports.now_ns()), [])
+        goal.text = text.data
+        return goal
 
     def _subgoal(self, planner: str, header: Any, values: list[float]) -> Subgoal:
         assert self._checker is not None

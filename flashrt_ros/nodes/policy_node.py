@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
+from rclpy.subscription import Subscription
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
@@ -14,21 +16,25 @@ from trajectory_msgs.msg import JointTrajectory
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import FlashrtError, NotActiveError
-from flashrt_ros.msg import ActionChunk, CapsuleInfo
+from flashrt_ros.msg import ActionChunk, CapsuleInfo, Subgoal
 from flashrt_ros.nodes import messages
+from flashrt_ros.nodes.acting import Acting, Outlets
+from flashrt_ros.nodes.arbitration import Arbiter, Rank
 from flashrt_ros.nodes.capsule_services import HOME, CapsuleServices
+from flashrt_ros.nodes.conduct import make_acting
+from flashrt_ros.nodes.conversions import duration_to_ns, stamp_to_ns
 from flashrt_ros.nodes.declarations import POLICY
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import GoalChecker
 from flashrt_ros.nodes.interrupt_service import InterruptService
+from flashrt_ros.nodes.lifetimes import GoalLifetimes
 from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.observation_input import ObservationInput
 from flashrt_ros.nodes.observations import map_observation
-from flashrt_ros.nodes.outputs import OutputReader
+from flashrt_ros.nodes.outputs import MOVES, OutputReader
 from flashrt_ros.nodes.parameters import Settings
 from flashrt_ros.nodes.process import leave, run_node
-from flashrt_ros.nodes.reports import COMMAND_QOS, EVENT_QOS, FACT_QOS
-from flashrt_ros.nodes.safety import SafetyAction
+from flashrt_ros.nodes.reports import COMMAND_QOS, EVENT_QOS, FACT_QOS, GOAL_QOS
 from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.session import SessionNode
 from flashrt_ros.nodes.step_service import StepService
@@ -37,6 +43,9 @@ NAME = "policy_node"
 
 _CLOSING_S = 0.5
 """How long a node that leaves waits for the engine's word that it has stopped ticking."""
+
+_MAX_PLANNERS = 16
+"""Senders of interrupts with a goal remembered in each environment."""
 
 # After these the engine ticks again only on an observation that is committed anew.
 _ASKS_FOR_OBSERVATION = frozenset(
@@ -58,8 +67,10 @@ class PolicyNode(SessionNode):
         self._slots = Link("slots", self.fault)
         self._observations: ObservationInput | None = None
         self._outputs: OutputReader | None = None
-        self._safety: SafetyAction | None = None
-        self._next_safety: SafetyAction | None = None
+        self._acting: Acting | None = None
+        self._next_acting: Acting | None = None
+        self._lifetimes = GoalLifetimes(0)
+        self._goals: Subscription | None = None
         self._is_acting = False
         self._acting_lock = threading.Lock()  # a signal may come upon a transition
         self._commands = self.create_publisher(
@@ -95,7 +106,14 @@ class PolicyNode(SessionNode):
             now_ns=now_ns,
         )
         serve(self, Trigger, "~/ping", self._ping)
-        self._interrupts = InterruptService(self, self.verbs, self._fence, now_ns=now_ns)
+        self._interrupts = InterruptService(
+            self,
+            self.verbs,
+            self._fence,
+            now_ns=now_ns,
+            on_goal=self._remember_goal,
+            on_hold=self._hold_trajectory,
+        )
         self._steps = StepService(
             self,
             self._fence,
@@ -112,13 +130,17 @@ class PolicyNode(SessionNode):
         """Open slots and outputs, and subscribe."""
         model = client.model
         env_index = settings.integer("env_index")
+        self._lifetimes = GoalLifetimes(settings.seconds_ns("acting_lifetime_s"))
         # Takes over in `configured`: until then a lost session's own goes on.
-        safety = self._next_safety = SafetyAction(
-            self,
-            self._commands,
-            kind=settings.text("safety_action"),
-            num_joints=model.action_dim,
-            rate_hz=settings.number("safety_rate_hz"),
+        acting = self._next_acting = make_acting(
+            settings,
+            model,
+            self._fence,
+            self._lifetimes,
+            Outlets(self._commands, self._chunks, self._trajectories),
+            now_ns=self.reports.now_ns,
+            has_real_ages=not self.uses_sim_time,
+            say=self._say_safety,
         )
         plan = map_observation(
             model,
@@ -127,25 +149,29 @@ class PolicyNode(SessionNode):
             joint_field=settings.text("joint_field"),
             joint_names=settings.texts("joint_names"),
         )
+        future_ns = settings.seconds_ns("future_tolerance_s")
         checker = GoalChecker(
             model,
             self.frames,
             lifetime_ns=settings.seconds_ns("goal_lifetime_s"),
-            future_ns=settings.seconds_ns("future_tolerance_s"),
+            future_ns=future_ns,
+            arbiter=Arbiter({}, Rank(), max_planners=_MAX_PLANNERS, tolerance_ns=future_ns),
         )
         self._fence.attach(client.engine_epoch)
         slots = self.connect("slots")
         self._slots.attach(slots)
         writer = slots.open_writer(plan.channel.name, env_index)
         self._interrupts.begin(checker)
+        if settings.text("trajectory_stop") != "none":
+            self._fence.expect(env_index)
         self._outputs = OutputReader(
             self.connect("outputs"),
             env_index=env_index,
             fence=self._fence,
-            on_event=self._hear,
+            on_event=partial(self._hear, acting),
             on_gone=self.fault,
-            on_action=self._publish_action,
-            on_chunk=self._publish_chunk,
+            on_action=acting.publish_action,
+            on_chunk=acting.publish_chunk,
             on_error=self.log_error,
         )
         self._observations = ObservationInput(
@@ -155,15 +181,25 @@ class PolicyNode(SessionNode):
             writer,
             plan,
             slop_ns=settings.seconds_ns("slop_s"),
+            patience_ns=settings.seconds_ns("partner_timeout_s"),
             command_names=model.joint_names,
-            on_measured=safety.measured,
+            on_measured=acting.safety.measured,
+            on_observed=acting.observed,
         )
+        if settings.text("accepted_topic"):
+            self._goals = self.inputs.create_subscription(
+                Subgoal,
+                settings.text("accepted_topic"),
+                self._remember_goal,
+                GOAL_QOS,
+                event_callbacks=self.reports.subscription_events("accepted_topic"),
+            )
 
     def configured(self) -> None:
         """Let the new session's safety action take the place of the last one's."""
-        if self._safety is not None:
-            self._safety.end()
-        self._safety, self._next_safety = self._next_safety, None
+        if self._acting is not None:
+            self._acting.safety.end()
+        self._acting, self._next_acting = self._next_acting, None
 
     def activate(self) -> None:
         """Start ticking; the fence opens first, so that the first action passes.
@@ -173,6 +209,8 @@ class PolicyNode(SessionNode):
         env_index = self.settings.integer("env_index")
         settings = self.read_settings()
         tick_source, rate_hz = settings.text("tick_source"), settings.number("rate_hz")
+        assert self._acting is not None
+        self._acting.begin(period_s=1.0 / rate_hz if tick_source == "timer" else None)
         self._is_acting = True
         self._fence.open()
         try:
@@ -184,7 +222,7 @@ class PolicyNode(SessionNode):
             self._is_acting = False
             self._fence.shut()
             raise
-        self._fence.raise_to(env_index, moved.generation)
+        self._fence.note(env_index, moved.generation)
         self._publish_home()
         pace = "stepped" if tick_source == "step" else f"ticking at {rate_hz:g} Hz"
         self.log.info(f"active: {pace}")
@@ -200,7 +238,7 @@ class PolicyNode(SessionNode):
         timeout_s = _CLOSING_S if self.is_closing.is_set() else None
         with self.verbs.use() as client:
             moved = client.call(request, protocol.Moved, timeout_s=timeout_s)
-        self._fence.raise_to(env_index, moved.generation, moved.tick)
+        self._fence.note(env_index, moved.generation, moved.tick)
 
     def retire(self) -> None:
         """Take the safety action at once if the policy acts; a step in progress fails."""
@@ -219,11 +257,15 @@ class PolicyNode(SessionNode):
         self._fence.shut()
         self._is_acting = False
         self._say(protocol.EventKind.FAULT, f"{error.name}: {error}")
-        self._safe(f"{error.name}", repeat=True)
+        self._safe(error.name, repeat=True)
 
     def close_session(self) -> None:
         """Unsubscribe, join the reader, close the connections."""
         self._fence.shut()
+        self._fence.expect_nothing()
+        if self._goals is not None:
+            self.inputs.destroy_subscription(self._goals)
+            self._goals = None
         if self._observations is not None:
             self._observations.close()
             self._observations = None
@@ -233,29 +275,35 @@ class PolicyNode(SessionNode):
         self._interrupts.end()
         self._steps.reset()
         self._slots.close()
-        self._next_safety = None
-        if self._safety is not None and not self.is_faulty:
-            self._safety.end()
+        if self._next_acting is not None:
+            self._next_acting.close()
+            self._next_acting = None
+        if self._acting is not None:
+            self._acting.close()
+            if not self.is_faulty:
+                self._acting.safety.end()
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """End the session, and the safety action of a lost one: the node was told to leave."""
         outcome = super().on_shutdown(state)
-        if self._safety is not None:
-            self._safety.end()
+        if self._acting is not None:
+            self._acting.safety.end()
         return outcome
 
     def close(self) -> None:
         """End everything that has a thread; idempotent."""
         super().close()
-        if self._safety is not None:
-            self._safety.end()
+        if self._acting is not None:
+            self._acting.safety.end()
         self._steps.close()
 
     # events ----------------------------------------------------------------------------------
 
-    def _hear(self, event: protocol.Event) -> None:
+    def _hear(self, acting: Acting, event: protocol.Event) -> None:
         """Publish an event; act on those that make the node's own knowledge old."""
         self.reports.event(event)
+        if event.kind in MOVES:
+            acting.moved(is_stop=event.kind in _ASKS_FOR_OBSERVATION)
         if event.kind in _ASKS_FOR_OBSERVATION and self._observations is not None:
             self._observations.forget()
         if event.kind == protocol.EventKind.SNAPSHOT and event.detail.split(".")[0] == HOME:
@@ -275,26 +323,6 @@ class PolicyNode(SessionNode):
 
     # outputs ---------------------------------------------------------------------------------
 
-    def _publish_action(
-        self, made: protocol.Provenance, index: int, values: tuple[float, ...]
-    ) -> None:
-        self._commands.publish(messages.command(values))
-
-    def _publish_chunk(self, made: protocol.Provenance, payload: bytes, age_ns: int) -> None:
-        assert self.model is not None
-        # The engine's clock is monotonic and the node's may be simulated, where ages mean nothing.
-        age_ns = 0 if self.uses_sim_time else age_ns
-        chunk = messages.action_chunk(
-            self.model,
-            made,
-            payload,
-            stamp_ns=self.reports.now_ns() - age_ns,
-            frame=self.settings.text("action_frame"),
-        )
-        self._chunks.publish(chunk)
-        if self.settings.boolean("publish_joint_trajectory"):
-            self._trajectories.publish(messages.joint_trajectory(chunk))
-
     def _stop_acting(self) -> None:
         """Let nothing more of the policy pass; the safety action, once for each activation."""
         self._fence.shut()
@@ -303,12 +331,24 @@ class PolicyNode(SessionNode):
         if was_acting:
             self._safe("deactivated", repeat=False)
 
-    def _safe(self, reason: str, *, repeat: bool) -> None:
-        if self._safety is None:
-            return
-        done = self._safety.take(repeat=repeat)
-        self.log.warning(f"safety action ({reason}): {done}")
-        self._say(protocol.EventKind.SAFETY, f"{reason}: {done}")
+    def _safe(self, cause: str, *, repeat: bool) -> None:
+        if self._acting is not None:
+            self._say_safety(cause, self._acting.stop(cause, repeat=repeat))
+
+    def _say_safety(self, cause: str, detail: str) -> None:
+        self.log.warning(f"safety action ({cause}): {detail}")
+        self._say(protocol.EventKind.SAFETY, f"{cause}: {detail}")
+
+    def _remember_goal(self, goal: Subgoal) -> None:
+        self._lifetimes.remember(
+            stamp_ns=stamp_to_ns(goal.header.stamp),
+            sequence=int(goal.sequence),
+            lifetime_ns=duration_to_ns(goal.lifetime),
+        )
+
+    def _hold_trajectory(self, env_index: int) -> None:
+        if self._acting is not None and env_index == self.settings.integer("env_index"):
+            self._acting.hold_trajectory()
 
     def _say(self, kind: protocol.EventKind, detail: str) -> None:
         env_index = self.settings.integer("env_index")
@@ -328,12 +368,12 @@ class PolicyNode(SessionNode):
 
     def facts(self) -> dict[str, object]:
         """Return what diagnostics add for this node."""
-        outputs = self._outputs
-        observations = self._observations
+        outputs, observations, acting = self._outputs, self._observations, self._acting
         return {
-            "observations committed": observations.num_committed if observations else 0,
+            **(observations.facts() if observations else {"observations committed": 0}),
             "outputs missed": outputs.num_missed if outputs else 0,
             "stale outputs dropped": self._fence.num_dropped,
+            **(acting.facts() if acting else {}),
         }
 
 

@@ -74,11 +74,14 @@ class Reports:
         """Count a refused message; log it, at most once a second by source and code."""
         key = f"{source} {error.name}"
         self._refusals[key] += 1
+        self.warn(key, f"{source} refused: {error.name} ({error.code}): {error}")
+
+    def warn(self, key: str, text: str) -> None:
+        """Log a warning, at most once a second for each key."""
         now = time.monotonic()
-        if now - self._said.get(key, -_LOG_PERIOD_S) < _LOG_PERIOD_S:
-            return
-        self._said[key] = now
-        self._node.get_logger().warning(f"{source} refused: {error.name} ({error.code}): {error}")
+        if now - self._said.get(key, -_LOG_PERIOD_S) >= _LOG_PERIOD_S:
+            self._said[key] = now
+            self._node.get_logger().warning(text)
 
     @property
     def refusals(self) -> dict[str, int]:

@@ -76,6 +76,7 @@ class SessionNode(ManagedNode):
     def configure(self, settings: Settings) -> None:
         """Attach to the engine, waiting while it loads, and open a session."""
         self.settings = settings
+        self.frames.close()
         self.frames = Frames(settings.texts("transforms"))
         self.frames.listen(self)
         client = self.connect("verbs", wait_s=settings.number("connect_timeout_s"))
@@ -97,6 +98,7 @@ class SessionNode(ManagedNode):
     def release(self) -> None:
         """End the session; connections are closed after the reader was joined."""
         self.close_session()
+        self.frames.close()
         self.verbs.close()
         self.model = None
 

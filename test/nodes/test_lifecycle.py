@@ -267,7 +267,7 @@ def test_a_signal_while_the_engine_hangs_leads_to_the_safety_action(
     bench: Bench, peer: Peer, action: str, expected: list[float]
 ) -> None:
     engine = bench.engine()
-    node = bench.policy(safety_action=action, request_timeout_s=600)
+    node = bench.policy(safety_action=action, request_timeout_s=600, watchdog_ticks=0)
     driver = Driver(peer)
     commands = peer.listen(Float64MultiArray, "policy_node/commands")
     events = peer.listen(ExecutionEvent, "policy_node/events")

@@ -55,27 +55,27 @@ def mapped(*fields: FieldInfo, **changes: object) -> object:
 
 class TestStampSync:
     def test_equal_stamps_make_a_set(self) -> None:
-        sync = StampSync(["image", "joints"], slop_ns=0)
+        sync = StampSync(["image", "joints"], slop_ns=0, patience_ns=10**9)
         assert sync.add("image", 5, "i5") is None
         assert sync.add("joints", 5, "j5") == (5, {"image": "i5", "joints": "j5"})
 
     def test_one_source_makes_a_set_alone(self) -> None:
-        sync = StampSync(["image"], slop_ns=0)
+        sync = StampSync(["image"], slop_ns=0, patience_ns=10**9)
         assert sync.add("image", 5, "i5") == (5, {"image": "i5"})
 
     def test_the_nearest_within_the_slop_is_taken(self) -> None:
-        sync = StampSync(["image", "joints"], slop_ns=10)
+        sync = StampSync(["image", "joints"], slop_ns=10, patience_ns=10**9)
         sync.add("joints", 90, "j90")
         sync.add("joints", 97, "j97")
         assert sync.add("image", 100, "i100") == (100, {"image": "i100", "joints": "j97"})
 
     def test_beyond_the_slop_nothing_matches(self) -> None:
-        sync = StampSync(["image", "joints"], slop_ns=10)
+        sync = StampSync(["image", "joints"], slop_ns=10, patience_ns=10**9)
         sync.add("joints", 89, "j89")
         assert sync.add("image", 100, "i100") is None
 
     def test_a_source_that_matched_exactly_is_waited_for(self) -> None:
-        sync = StampSync(["image", "joints"], slop_ns=10)
+        sync = StampSync(["image", "joints"], slop_ns=10, patience_ns=10**9)
         sync.add("joints", 0, "j0")
         assert sync.add("image", 0, "i0") is not None
         sync.add("joints", 95, "j95")
@@ -83,7 +83,7 @@ class TestStampSync:
         assert sync.add("joints", 100, "j100") == (100, {"image": "i100", "joints": "j100"})
 
     def test_it_is_not_waited_for_once_a_later_one_came(self) -> None:
-        sync = StampSync(["image", "joints"], slop_ns=10)
+        sync = StampSync(["image", "joints"], slop_ns=10, patience_ns=10**9)
         sync.add("joints", 0, "j0")
         sync.add("image", 0, "i0")
         sync.add("joints", 95, "j95")
@@ -91,7 +91,7 @@ class TestStampSync:
         assert sync.add("joints", 120, "j120") == (100, {"image": "i100", "joints": "j95"})
 
     def test_late_and_repeated_messages_complete_nothing_twice(self) -> None:
-        sync = StampSync(["image", "joints"], slop_ns=0)
+        sync = StampSync(["image", "joints"], slop_ns=0, patience_ns=10**9)
         sync.add("image", 5, "i5")
         sync.add("joints", 5, "j5")
         assert sync.add("image", 5, "i5") is None
@@ -99,7 +99,7 @@ class TestStampSync:
         assert sync.add("joints", 3, "j3") is None
 
     def test_a_stamp_from_the_future_does_not_shut_out_the_present(self) -> None:
-        sync = StampSync(["image"], slop_ns=10)
+        sync = StampSync(["image"], slop_ns=10, patience_ns=10**9)
         sync.add("image", 1000, "future")
         sync.rewind(1000)
         assert sync.add("image", 100, "now") is None
@@ -107,7 +107,7 @@ class TestStampSync:
         assert sync.add("image", 100, "now") == (100, {"image": "now"})
 
     def test_what_was_forgotten_comes_again(self) -> None:
-        sync = StampSync(["image", "joints"], slop_ns=0)
+        sync = StampSync(["image", "joints"], slop_ns=0, patience_ns=10**9)
         sync.add("image", 5, "i5")
         assert sync.add("joints", 5, "j5") is not None
         sync.add("image", 5, "again")
@@ -116,7 +116,7 @@ class TestStampSync:
 
     @given(st.permutations([(s, t) for s in ("image", "joints", "depth") for t in range(4)]))
     def test_sets_come_in_order_and_never_mix_stamps(self, arrivals: list[tuple[str, int]]) -> None:
-        sync = StampSync(["image", "joints", "depth"], slop_ns=0)
+        sync = StampSync(["image", "joints", "depth"], slop_ns=0, patience_ns=10**9)
         stamps = []
         for source, stamp in arrivals:
             complete = sync.add(source, stamp, (source, stamp))
@@ -197,6 +197,7 @@ class Feed:
 
     def __init__(self) -> None:
         self.writer = Writer()
+        self.observed: list[int] = []
         self.profiles: list[QoSProfile] = []
         self._callbacks: dict[str, Callable[[Any], None]] = {}
         node, reports, link = MagicMock(), MagicMock(), MagicMock()
@@ -212,8 +213,10 @@ class Feed:
             cast(Any, self.writer),
             plan,
             slop_ns=0,
+            patience_ns=1000,
             command_names=("agent_x", "agent_y"),
             on_measured=lambda positions: None,
+            on_observed=self.observed.append,
         )
 
     def _subscribe(

@@ -21,15 +21,15 @@ from flashrt_ros.errors import (
     FrameError,
     GoalExpiredError,
     PayloadRangeError,
-    PayloadShapeError,
     UnknownChannelError,
     UnsupportedError,
 )
 from flashrt_ros.msg import Subgoal
-from flashrt_ros.nodes.conversions import ns_to_stamp
+from flashrt_ros.nodes.arbitration import Arbiter, Rank
+from flashrt_ros.nodes.conversions import ns_to_stamp, stamp_to_ns
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.frames import Frames
-from flashrt_ros.nodes.goals import GoalChecker, goal_channel, only_field, pose_values
+from flashrt_ros.nodes.goals import GoalChecker, goal_channel, only_field
 from flashrt_ros.nodes.process import shut_down
 from flashrt_ros.nodes.services import fill_failure
 from flashrt_ros.nodes.spinning import Spinner
@@ -137,7 +137,7 @@ class TestFence:
 
     def test_ticks_up_to_the_last_one_are_dropped_until_the_generation_grows(self) -> None:
         fence = self.fence()
-        fence.raise_to(0, 1, tick=10)
+        fence.note(0, 1, tick=10)
         assert not self.passes(fence, tick=10)
         assert self.passes(fence, tick=11)
         assert self.passes(fence, generation=2, tick=1)
@@ -214,8 +214,15 @@ def channel(name: str = "goal", *, role: str = "goal", fields: int = 1) -> Chann
 
 
 class TestGoals:
-    def checker(self) -> GoalChecker:
-        return GoalChecker(model(channel()), Frames(), lifetime_ns=5 * S, future_ns=S // 10)
+    def checker(self, **named_goals: tuple[float, ...]) -> GoalChecker:
+        return GoalChecker(
+            model(channel()),
+            Frames(),
+            lifetime_ns=5 * S,
+            future_ns=S // 10,
+            arbiter=Arbiter({}, Rank(), tolerance_ns=S // 10),
+            named_goals=named_goals,
+        )
 
     def goal(self, stamp_ns: int, sequence: int = 1, planner: str = "p") -> Subgoal:
         goal = Subgoal(planner=planner, sequence=sequence, values=[0.5, 0.25])
@@ -223,12 +230,17 @@ class TestGoals:
         goal.header.stamp = ns_to_stamp(stamp_ns)
         return goal
 
+    def accept(self, checker: GoalChecker, goal: Subgoal) -> None:
+        now_ns = stamp_to_ns(goal.header.stamp)
+        checked = checker.check(goal, env_index=goal.env_index, now_ns=now_ns)
+        checker.accept(goal, checked, now_ns=now_ns)
+
     def test_checking_remembers_nothing_and_accepting_does(self) -> None:
         checker = self.checker()
         goal = self.goal(100 * S)
         checker.check(goal, env_index=0, now_ns=100 * S)
         assert checker.check(goal, env_index=0, now_ns=100 * S).sequence == 1
-        checker.accept(goal)
+        self.accept(checker, goal)
         with pytest.raises(GoalExpiredError, match="sequence above 1"):
             checker.check(goal, env_index=0, now_ns=100 * S)
         checker.forget()
@@ -236,8 +248,7 @@ class TestGoals:
 
     def test_environments_have_goals_of_their_own(self) -> None:
         checker = self.checker()
-        newer = self.goal(100 * S, sequence=9)
-        checker.accept(newer)
+        self.accept(checker, self.goal(100 * S, sequence=9))
         older = self.goal(99 * S, sequence=1)
         older.env_index = 1
         with pytest.raises(PayloadRangeError, match="another environment"):
@@ -247,11 +258,20 @@ class TestGoals:
         with pytest.raises(GoalExpiredError, match="made later"):
             checker.check(self.goal(99 * S, sequence=10), env_index=0, now_ns=100 * S)
 
-    def test_words_beside_values_are_refused_too(self) -> None:
+    def test_words_beside_values_are_refused(self) -> None:
         goal = self.goal(100 * S)
         goal.text = "go left"
         with pytest.raises(UnsupportedError, match="words"):
-            self.checker().check(goal, env_index=0, now_ns=100 * S)
+            self.checker(**{"go left": (0.0, 0.0)}).check(goal, env_index=0, now_ns=100 * S)
+
+    def test_words_with_a_name_are_its_values(self) -> None:
+        goal = Subgoal(planner="p", sequence=1, text=" Go  left")
+        goal.header.stamp = ns_to_stamp(100 * S)
+        checked = self.checker(**{"go left": (-0.5, 0.0)}).check(goal, env_index=0, now_ns=100 * S)
+        assert checked.values.tolist() == [-0.5, 0.0]
+        goal.text = "go right"
+        with pytest.raises(UnsupportedError, match="'go left'"):
+            self.checker(**{"go left": (-0.5, 0.0)}).check(goal, env_index=0, now_ns=100 * S)
 
     def test_ages_at_the_limits(self) -> None:
         checker = self.checker()
@@ -264,13 +284,13 @@ class TestGoals:
 
     def test_a_clock_set_back_does_not_lock_planners_out(self) -> None:
         checker = self.checker()
-        checker.accept(self.goal(1000 * S, sequence=50))
+        self.accept(checker, self.goal(1000 * S, sequence=50))
         checker.check(self.goal(10 * S, sequence=1), env_index=0, now_ns=10 * S)
 
     def test_senders_without_numbers_get_growing_ones(self) -> None:
         checker = self.checker()
         assert checker.next_sequence("pose", env_index=0) == 1
-        checker.accept(self.goal(S, sequence=1, planner="pose"))
+        self.accept(checker, self.goal(S, sequence=1, planner="pose"))
         assert checker.next_sequence("pose", env_index=0) == 2
 
     def test_one_of_several_channels_must_be_named(self) -> None:
@@ -283,10 +303,3 @@ class TestGoals:
     def test_a_channel_of_several_fields_takes_no_row_of_values(self) -> None:
         with pytest.raises(UnsupportedError):
             only_field(channel(fields=2))
-
-    def test_a_pose_fills_a_point_only(self) -> None:
-        point = FieldInfo("p", (3,), "float32", 0, None, None, "m")
-        joints = FieldInfo("q", (7,), "float32", 0, None, None, "rad")
-        assert pose_values((1.0, 2.0, 3.0), point) == [1.0, 2.0, 3.0]
-        with pytest.raises(PayloadShapeError):
-            pose_values((1.0, 2.0, 3.0), joints)

@@ -1,0 +1,72 @@
+"""Parameters of the planner node."""
+
+from __future__ import annotations
+
+from flashrt_ros.nodes.parameters import ParameterSpec
+from flashrt_ros.nodes.shared_parameters import GOALS, SESSION
+
+PLANNER: tuple[ParameterSpec, ...] = (
+    *SESSION,
+    ParameterSpec(
+        "channel",
+        "str",
+        "",
+        "Goal channel for goals that name none; empty: the model's only one.",
+    ),
+    ParameterSpec(
+        "joint_names",
+        "str[]",
+        [],
+        "Joints that goal_joints must name, in the order of the goal; empty: the model's joints.",
+    ),
+    ParameterSpec(
+        "goal_schema",
+        "str[]",
+        [],
+        "What goals are, 'channel.field shape=2 dtype=float32 low=-1 high=1 frame=table units=m' "
+        "each, any key left out; the model must agree, and a narrower range counts.",
+    ),
+    ParameterSpec(
+        "planners",
+        "str[]",
+        [],
+        "Rank of planners, 'planner priority=10 lease_s=0.5 channel=goal' each; goal_pose, "
+        "goal_joints and instruction are the planners of those topics.",
+    ),
+    ParameterSpec(
+        "default_priority",
+        "int",
+        0,
+        "Priority of planners that the list does not name; the higher one wins.",
+        "",
+        -1000,
+        1000,
+    ),
+    ParameterSpec(
+        "lease_s",
+        "float",
+        1.0,
+        "How long an accepted goal keeps planners of a lower priority out, where the list says "
+        "nothing.",
+        "s",
+        0.0,
+        3600.0,
+    ),
+    ParameterSpec(
+        "max_planners",
+        "int",
+        16,
+        "Planners remembered at once on a channel; one more is refused unless another has been "
+        "silent for its lease.",
+        "",
+        1,
+        1000,
+    ),
+    ParameterSpec(
+        "named_goals",
+        "str[]",
+        [],
+        "Goals in words, 'go left = -0.5 0.0' each: values in the channel's frame.",
+    ),
+    *GOALS,
+)

@@ -215,7 +215,7 @@ class HybridConfig:
             raise ConfigError(
                 "no hybrid model of this type is known",
                 expected=", ".join((*_TEXT_TYPES, *_WRAPPED_TYPES)),
-                found=kind,
+                found=repr(kind),
             )
         return cls(**_read(kind, _Fields(values)))  # type: ignore[arg-type]
 
@@ -234,13 +234,17 @@ class _Fields:
         if value is None:
             value = default
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ConfigError(f"'{name}' in the model config", expected="a number", found=value)
+            raise ConfigError(
+                f"'{name}' in the model config", expected="a number", found=repr(value)
+            )
         return value
 
     def count(self, name: str, default: int | None = None) -> int:
         value = self.number(name, default)
         if value != int(value) or value < 0:
-            raise ConfigError(f"'{name}' in the model config", expected="a count", found=value)
+            raise ConfigError(
+                f"'{name}' in the model config", expected="a count", found=repr(value)
+            )
         return int(value)
 
     def require(self, name: str, default: object, *accepted: object) -> None:

@@ -271,7 +271,7 @@ class Mover:
             if is_on_disk and self._is_filing:
                 continue
             try:
-                block = self._room.claim(lowest)
+                block = self._room.claim_arriving(lowest)
             except NotYet:
                 continue
             except CapsuleQuotaError as error:
@@ -319,7 +319,7 @@ class Mover:
         if index < len(self._room.tiers):
             lower = self._room.tiers[index]
             try:
-                block = self._room.claim(lower)
+                block = self._room.claim_arriving(lower)
             except (NotYet, CapsuleQuotaError):
                 return False
             self._begin_copy(victim, block, lower)
@@ -341,7 +341,7 @@ class Mover:
             if not is_older:
                 continue
             try:
-                block = self._room.claim(first)
+                block = self._room.claim_arriving(first)
             except CapsuleQuotaError:
                 continue
             except NotYet:
@@ -384,7 +384,7 @@ class Mover:
         else:
             capsule.residence.put(tier.name, block)
         self._room.wanted.pop(capsule.id, None)
-        self._room.has_changed = True
+        self._room.arrive(tier)
         self._room.unhold(capsule)
 
     def _begin_fetch(self, capsule: Capsule, block: Block) -> None:
@@ -399,7 +399,7 @@ class Mover:
             if isinstance(answer, FlashrtError):
                 lowest.give(block)
                 self._fail(capsule.id, answer)
-                self._room.has_changed = True
+                self._room.arrive(lowest)
                 self._room.unhold(capsule)
                 return
             self._room.note_use(capsule)

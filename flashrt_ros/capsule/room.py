@@ -138,6 +138,22 @@ class Room:
         self.needs_room.discard(tier.name)
         return tier.take()
 
+    def claim_arriving(self, tier: MemoryTier) -> Block:
+        """Take a block that a move will fill; :meth:`arrive` ends it.
+
+        Raises:
+            CapsuleQuotaError: As :meth:`claim`.
+            NotYet: As :meth:`claim`.
+        """
+        block = self.claim(tier)
+        tier.num_arriving += 1
+        return block
+
+    def arrive(self, tier: MemoryTier) -> None:
+        """Note that a block taken by :meth:`claim_arriving` is filled, or given back."""
+        tier.num_arriving -= 1
+        self.has_changed = True
+
     def claim_reserved(self, tier: MemoryTier) -> Block:
         """Take one of the blocks set aside for automatic capsules.
 
@@ -297,7 +313,7 @@ class Room:
         if index == len(self.tiers):
             return False
         tier = self.tiers[index]
-        if tier.has_room:
+        if tier.has_room or tier.num_arriving:
             return True
         victim = self.victim(tier)
         if victim is None:

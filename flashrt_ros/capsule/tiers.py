@@ -90,6 +90,10 @@ class MemoryTier:
     capsule. Blocks for automatic capsules are set aside at construction and don't count
     against the quota.
 
+    Attributes:
+        num_arriving: Blocks handed out to be filled by a move that is under way; whoever
+            gets them can give way afterwards.
+
     Args:
         name: :data:`DEVICE` or :data:`HOST`.
         allocate: Makes a block of a given size.
@@ -111,6 +115,7 @@ class MemoryTier:
         self.block_bytes = block_bytes
         self.quota_bytes = quota_bytes
         self._allocate = allocate
+        self.num_arriving = 0
         self._num_used = 0
         self._free: list[Block] = []
         self._reserved = [allocate(block_bytes) for _ in range(num_reserved)]

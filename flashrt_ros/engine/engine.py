@@ -68,7 +68,11 @@ class Engine:
         self._is_closed = False
         self.core, self._graphs, self._arena = assemble(model, config, clock_ns)
         self.core.latches.on_goal = self.core.announce_goal
-        self._ticks = Ticks(self.core, lambda env: self._verbs.keep_boundary(env))
+        self._ticks = Ticks(
+            self.core,
+            lambda env: self._verbs.note_chunk(env),
+            lambda env: self._verbs.note_tick(env),
+        )
         self._moves = Moves(self.core, self._ticks)
         self._branches = Branches(self.core, self._ticks, self._moves)
         self._verbs = Verbs(self.core, self._ticks, self._moves, self._branches)

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 MAX_PAGE = 64
 """Capsules in one answer; keeps it below the message limit."""
 
+MAX_COLLECT_BYTES = 32_000
+"""What a collection says of what it dropped in one answer: it must fit, for it is not repeated."""
+
 
 class Library:
     """Capsules as things to keep; moves no environment, but for :meth:`take_in_kept`.
@@ -81,11 +84,18 @@ class Library:
             if keeps(capsule) is None and not self._moves.is_held(capsule)
         ]
         chosen = rules.choose(free, now_ns=time.time_ns())
-        page = self._page(request.rid, chosen, request.offset if request.dry_run else 0, MAX_PAGE)
-        if not request.dry_run:
-            for info in page.capsules:
-                self._moves.forget(self._core.store.drop(info.id))
-        return page
+        if request.dry_run:
+            return self._page(request.rid, chosen, request.offset, MAX_PAGE)
+        infos: list[protocol.CapsuleInfo] = []
+        num_bytes = 0
+        for capsule in chosen[:MAX_PAGE]:
+            infos.append(capsule_info(capsule))
+            num_bytes += len(protocol.encode(infos[-1]))
+            if num_bytes > MAX_COLLECT_BYTES:
+                break
+        for info in infos:
+            self._moves.forget(self._core.store.drop(info.id))
+        return protocol.CapsulePage(request.rid, tuple(infos), len(chosen))
 
     def _page(
         self, rid: int, found: list[Capsule], offset: int, limit: int
@@ -142,7 +152,7 @@ class Library:
         store = self._core.store
         store.check_new(name, (), replace=request.replace)
         tier = store.room.lowest
-        block = store.room.claim(tier)
+        block = store.room.claim_arriving(tier)
 
         def answer(outcome: CapsuleRecord | FlashrtError) -> None:
             done(self._adopted(env, request, outcome, block))
@@ -157,6 +167,7 @@ class Library:
         block: Block,
     ) -> Answer:
         tier = self._core.store.room.lowest
+        self._core.store.room.arrive(tier)
         try:
             if isinstance(outcome, FlashrtError):
                 raise outcome

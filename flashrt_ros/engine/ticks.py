@@ -48,11 +48,18 @@ class Ticks:
         core: The engine's parts.
         on_chunk: Called with a timeline at the tick boundary after each chunk, so
             that the rollback ring can keep it.
+        on_tick: Called with an environment at every tick boundary, for the same.
     """
 
-    def __init__(self, core: Core, on_chunk: Callable[[Environment], None]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        on_chunk: Callable[[Environment], None],
+        on_tick: Callable[[Environment], None],
+    ) -> None:
         self._core = core
         self._on_chunk = on_chunk
+        self._on_tick = on_tick
         self._flight: Flight | None = None
         self._ready: deque[tuple[Timeline, StepJob | None, bool]] = deque()
         self._waiting: list[StepJob] = []
@@ -390,6 +397,8 @@ class Ticks:
         core.output(OutputKind.ACTION, timeline, provenance, index, payload)
         if step is not None:
             step.actions.append(ActionRecord(provenance, index, payload))
+        if timeline.branch == ENVIRONMENT:
+            self._on_tick(core.environments[timeline.env_index])
 
     def _fail(self, timeline: Timeline, step: StepJob | None, error: FlashrtError) -> None:
         env = self._core.environments[timeline.env_index]

@@ -73,6 +73,17 @@ class Verbs:
             self._moves.create(env, name=home_name(env.env_index), pinned=True)
             env.parent = self._core.store.get(home_name(env.env_index)).id
 
+    def note_chunk(self, env: Environment) -> None:
+        """Keep the boundary after a chunk, unless the ring goes by ticks."""
+        if not self._core.config.rollback_every_ticks:
+            self.keep_boundary(env)
+
+    def note_tick(self, env: Environment) -> None:
+        """Keep the boundary of every so many ticks, where the ring goes by them."""
+        every = self._core.config.rollback_every_ticks
+        if every and env.position.tick % every == 0:
+            self.keep_boundary(env)
+
     def keep_boundary(self, env: Environment) -> None:
         """Add the environment's boundary to its rollback ring; the oldest makes room."""
         depth = self._core.config.rollback_depth

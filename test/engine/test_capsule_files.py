@@ -1,0 +1,291 @@
+"""Capsules that outlive their engine, in real processes; and verbs that wait for a disk."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashrt_ros.errors import (
+    CapsuleArchiveError,
+    CapsuleNameTakenError,
+    CapsuleNotFoundError,
+    FingerprintMismatchError,
+    UnsupportedError,
+)
+from flashrt_ros.models.minimal import MinimalPolicy
+from flashrt_ros.runtime.spec import ArenaLayout
+
+StartEngine = Callable[..., Any]
+
+
+def run(client: Any, ticks: int = 6) -> None:
+    """Step an environment that has what it needs."""
+    client.activate(tick_source="step")
+    client.open_writer("goal").write(stamp_ns=1, values=[0.5, -0.5])
+    client.open_writer("observation").write(stamp_ns=1, position=[0.1, 0.2])
+    client.step(ticks)
+
+
+def actions_after(client: Any, capsule: str) -> list[bytes]:
+    """Restore a capsule with its goal and step on under one observation."""
+    client.restore(capsule)
+    with client.open_writer("observation") as observation:
+        observation.write(stamp_ns=9, position=[0.3, 0.1])
+        if capsule == "home":  # it has no goal
+            client.open_writer("goal").write(stamp_ns=9, values=[0.5, -0.5])
+        return [one.values for one in client.step(8).actions]
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name.removesuffix(".capsule") for path in folder.rglob("*.capsule")}
+
+
+def wait_for_file(client: Any, folder: Path, name: str) -> None:
+    """Wait until a persisted capsule is on disk; its digest says so."""
+    while not next(one for one in client.capsules() if one.name == name).digest:
+        client.ping()
+    assert name in files(folder)
+
+
+def test_persisted_capsules_survive_a_killed_engine(
+    start_engine: StartEngine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "capsules"
+    first = start_engine("tests/files/a", capsule_folder=str(folder))
+    with first.client() as client:
+        run(client)
+        before = client.inspect()
+        client.snapshot("mid", labels=("task=push",), persist=True)
+        client.snapshot("lost")
+        child = client.snapshot("child", persist=True).capsule
+        client.step(3)
+        after = client.inspect()
+        expected = actions_after(client, "mid")
+        home = client.reset()
+        home_state = client.inspect().state_digest
+        for name in ("mid", "child", "home"):
+            wait_for_file(client, folder, name)
+    assert first.stop(signal.SIGKILL)[0] == -signal.SIGKILL
+    second = start_engine("tests/files/a", capsule_folder=str(folder))
+    with second.client() as client:
+        found = {one.name: one for one in client.capsules()}
+        assert set(found) == {"home", "mid", "child"}
+        assert found["mid"].labels == ("task=push",)
+        assert found["child"].id == child.id
+        assert found["child"].parent == found["mid"].id
+        assert found["mid"].tier == "disk"
+        # an environment begins where its home was taken
+        assert client.inspect().state_digest == home_state
+        assert home.tick == client.status().tick
+        run(client, 2)
+        control = client.inspect()
+        client.restore("mid")
+        restored = client.inspect()
+        assert (restored.state_digest, restored.input_digest) == (
+            before.state_digest,
+            before.input_digest,
+        )
+        assert control.state_digest != restored.state_digest != after.state_digest
+        assert actions_after(client, "mid") == expected
+        assert actions_after(client, "home") != expected
+
+
+def test_what_does_not_fit_stays_on_disk_and_is_named(
+    start_engine: StartEngine, tmp_path: Path
+) -> None:
+    first = start_engine("tests/files/b", capsule_folder=str(tmp_path))
+    with first.client() as client:
+        run(client)
+        client.snapshot("mid", persist=True)
+        client.save("mid", file="copy")
+        wait_for_file(client, tmp_path, "home")
+    first.stop()
+    second = start_engine("tests/files/b", capsule_folder=str(tmp_path), num_threads=2)
+    with second.client() as client:
+        assert list(client.capsules()) == []
+        with pytest.raises(FingerprintMismatchError, match="threads"):
+            client.load("copy")
+        run(client)
+        wait_for_file(client, tmp_path, "home")
+    _, log = second.stop()
+    assert "'mid' stays on disk" in log
+    assert "threads: here 2, there 1" in log
+    third = start_engine("tests/files/b", capsule_folder=str(tmp_path))
+    with third.client() as client:
+        assert {one.name for one in client.capsules()} == {"home", "mid"}
+
+
+def test_save_and_load(start_engine: StartEngine, tmp_path: Path) -> None:
+    engine = start_engine("tests/files/c", capsule_folder=str(tmp_path))
+    with engine.client() as client:
+        run(client)
+        before = client.inspect().state_digest
+        made = client.snapshot("one", labels=("k=v",)).capsule
+        saved = client.save("one", file="shelf")
+        assert (tmp_path / "shelf.capsule").stat().st_size == saved.num_bytes
+        with pytest.raises(CapsuleNameTakenError):
+            client.save("home", file="shelf")
+        client.drop("one")
+        client.step(2)
+        assert client.inspect().state_digest != before
+        back = client.load("shelf").capsule
+        assert (back.id, back.name, back.labels, back.digest) == (
+            made.id,
+            "one",
+            ("k=v",),
+            saved.digest,
+        )
+        client.restore("one")
+        assert client.inspect().state_digest == before
+        with pytest.raises(CapsuleNameTakenError):
+            client.load("shelf")
+        other = client.load("shelf", name="two", pinned=True).capsule
+        assert (other.name, other.pinned) == ("two", True)
+        assert other.id != made.id
+        for name in ("../shelf", "a/b", ".hidden"):
+            with pytest.raises(Exception, match="can't have this name"):
+                client.load(name)
+        with pytest.raises(CapsuleNotFoundError):
+            client.load("nothing")
+
+
+def test_a_damaged_file_is_refused_and_nothing_changes(
+    start_engine: StartEngine, tmp_path: Path
+) -> None:
+    engine = start_engine("tests/files/d", capsule_folder=str(tmp_path))
+    with engine.client() as client:
+        run(client)
+        client.snapshot("one")
+        client.save("one")
+        path = tmp_path / "one.capsule"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        before = (client.inspect().state_digest, client.status().tiers)
+        with pytest.raises(CapsuleArchiveError):
+            client.load("one", name="two")
+        assert (client.inspect().state_digest, client.status().tiers) == before
+
+
+def test_without_a_folder_files_are_refused(client: Any) -> None:
+    client.activate(tick_source="step")
+    with pytest.raises(UnsupportedError, match="capsule_folder"):
+        client.save("home")
+    with pytest.raises(UnsupportedError, match="capsule_folder"):
+        client.load("home")
+    with pytest.raises(UnsupportedError, match="capsule_folder"):
+        client.snapshot("x", persist=True)
+
+
+def test_a_second_engine_of_the_name_leaves_the_folder_alone(
+    start_engine: StartEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start_engine("tests/files/e", capsule_folder=str(tmp_path / "capsules"))
+    other = tmp_path / "run"
+    other.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))  # its socket does not meet the first's
+    with pytest.raises(RuntimeError, match="another engine named"):
+        start_engine("tests/files/e", capsule_folder=str(tmp_path / "capsules"))
+    monkeypatch.undo()
+    assert engine.process.poll() is None
+
+
+# tiers ---------------------------------------------------------------------------------------
+
+
+def test_ten_times_the_quota_goes_to_disk_and_comes_back(
+    start_engine: StartEngine, tmp_path: Path
+) -> None:
+    block_bytes = ArenaLayout.of(MinimalPolicy().buffers()).capsule_bytes
+    engine = start_engine(
+        "tests/files/f", capsule_folder=str(tmp_path), capsule_quota_bytes=3 * block_bytes
+    )
+    with engine.client() as client:
+        run(client, 1)
+        digests = {}
+        for index in range(20):
+            client.step(1)
+            name = f"n{index}"
+            client.snapshot(name)
+            digests[name] = client.inspect().state_digest
+        tiers = {one.name: one for one in client.status().tiers}
+        assert tiers["host"].used_bytes <= 3 * block_bytes
+        assert tiers["disk"].num_capsules >= 17
+        for name in sorted(digests):
+            client.restore(name)
+            assert client.inspect().state_digest == digests[name]
+        for name in digests:
+            client.drop(name)
+    engine.stop()
+    assert files(tmp_path) == {"home"}
+
+
+# search and collection -------------------------------------------------------------------------
+
+
+def test_search_and_collection(client: Any) -> None:
+    run(client)
+    names = [client.snapshot(f"gc.{index}", labels=("k=gc",)).capsule for index in range(5)]
+    client.pin("gc.0")
+    client.snapshot("other")
+
+    def named(**filters: Any) -> list[str]:
+        return [one.name for one in client.capsules(**filters)]
+
+    assert named(label="k=gc") == [one.name for one in names]
+    assert named(name_prefix="gc.", pinned=False) == ["gc.1", "gc.2", "gc.3", "gc.4"]
+    assert named(since_ns=names[1].created_ns, until_ns=names[2].created_ns) == ["gc.1", "gc.2"]
+    assert named(tier="disk") == []
+    would = client.collect(label="k=gc", keep_last=1)
+    assert [one.name for one in would] == ["gc.1", "gc.2", "gc.3"]
+    assert len(named(label="k=gc")) == 5
+    gone = client.collect(label="k=gc", keep_last=1, dry_run=False)
+    assert [one.id for one in gone] == [one.id for one in would]
+    assert named(label="k=gc") == ["gc.0", "gc.4"]
+    assert client.collect(older_than_ns=3_600_000_000_000, dry_run=False) == []
+    with pytest.raises(Exception, match="names no rule"):
+        client.collect(keep_last=3, dry_run=False)
+    client.collect(unpinned=True, dry_run=False)
+    assert "home" in named()
+    assert "other" not in named()
+    client.pin("gc.0", pinned=False)
+    client.drop("gc.0")
+
+
+def test_a_collection_goes_page_by_page(client: Any) -> None:
+    run(client)
+    for index in range(70):
+        client.snapshot(f"page.{index}", labels=("long=" + "x" * 250,) * 4)
+    gone = client.collect(name_prefix="page.", dry_run=False)
+    assert len(gone) == 70
+    assert not list(client.capsules(name_prefix="page."))
+
+
+def test_a_page_says_where_everyone_stands(client: Any) -> None:
+    run(client)
+    capsule = client.snapshot("here").capsule
+    forked = client.fork(2, capsule="here")
+    page = client.list_capsules(label="none=such")
+    assert page.capsules == ()
+    assert {(one.branch, one.parent) for one in page.timelines} == {
+        (-1, capsule.id),
+        *((branch, capsule.id) for branch in forked.branches),
+    }
+    assert len({one.lane for one in page.timelines}) == 3
+    client.reset()
+    client.drop("here")
+
+
+def test_fingerprints_are_told(client: Any) -> None:
+    run(client)
+    mine, taken_under = client.fingerprint(), client.fingerprint("home")
+    assert (taken_under.fields, taken_under.digest) == (mine.fields, mine.digest)
+    fields = dict(mine.fields)
+    assert fields["cuda"] == "none"
+    assert {"weights", "dtypes", "layout", "graphs", "channels", "torch", "device", "threads"} <= (
+        fields.keys()
+    )

@@ -274,11 +274,18 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def capture(
-        self, program: Program, key: ShapeKey, arena: Arena, lane: int, slots: Slots
+        self,
+        program: Program,
+        key: ShapeKey,
+        arena: Arena,
+        lane: int,
+        slots: Slots,
+        *,
+        num_rows: int | None = None,
     ) -> CapturedGraph:
-        """Run a program once over a lane and record what it does.
+        """Run a program once over a lane, or over a batch of them, and record what it does.
 
-        The lane's bytes are put back, whether capture succeeds or not; a refused
+        The lanes' bytes are put back, whether capture succeeds or not; a refused
         capture leaves the backend usable.
 
         Args:
@@ -288,10 +295,13 @@ class Backend(abc.ABC):
             arena: Sealed.
             lane: Lane to capture on; :meth:`CapturedGraph.rebase` gives the others.
             slots: Tensors the program may read.
+            num_rows: Lanes from ``lane`` on that the program runs over as one batch: it
+                is given views ``[num_rows, *shape]``, and a whole ``BINDING`` of them
+                says which slot each row reads. None for one lane and views ``[*shape]``.
 
         Raises:
             SealedArenaError: The arena is not sealed.
-            SpecError: No lane has this index.
+            SpecError: There are no such lanes.
             CaptureError: The program did what a replay can't repeat; names the
                 operation and the source line.
         """

@@ -54,7 +54,7 @@ def batch_views(arena: Arena, lanes: range) -> dict[str, torch.Tensor]:
         lanes: Consecutive, within the arena, at least one.
 
     Returns:
-        Name → ``[len(lanes), *shape]``, strided by the arena's lane pitch.
+        Name → ``[len(lanes), *shape]``, strided by the pitch of the arena's lanes.
 
     Raises:
         SpecError: There are no such lanes.
@@ -75,11 +75,24 @@ def batch_views(arena: Arena, lanes: range) -> dict[str, torch.Tensor]:
     if next(iter(views.values())).device.type == "cpu":
         # On the host each view of a lane is a storage of its own and ends with its buffer.
         views = _host_views(arena, lanes[0], views)
-    pitch = arena.layout.lane_bytes
     return {
-        name: view.as_strided((len(lanes), *view.size()), (pitch // view.itemsize, *view.stride()))
+        name: view.as_strided(
+            (len(lanes), *view.size()),
+            (pitch_bytes(arena, name) // view.itemsize, *view.stride()),
+        )
         for name, view in views.items()
     }
+
+
+def pitch_bytes(arena: Arena, buffer: str) -> int:
+    """Bytes from a buffer in one lane to the same buffer in the next.
+
+    An arena may keep the buffers of a role elsewhere, at another pitch.
+    """
+    if arena.num_lanes == 1:
+        return arena.layout.lane_bytes
+    first, second = arena.views(0)[buffer], arena.views(1)[buffer]
+    return second.data_ptr() - first.data_ptr()
 
 
 def _host_views(
@@ -113,6 +126,38 @@ def lane_views(arena: Arena, lane: int, num_rows: int | None) -> dict[str, torch
     if num_rows is None:
         return arena.views(lane)
     return batch_views(arena, range(lane, lane + num_rows))
+
+
+def reach(tensor: torch.Tensor, pitch: int) -> tuple[int, int]:
+    """Say how far a tensor reaches from its first element, by lanes and within a lane.
+
+    A step from one index to the next is taken apart into whole lanes and the rest: what
+    stays within a buffer by its rests stays within it in every lane.
+
+    Args:
+        tensor: Not empty.
+        pitch: Bytes from the buffer in one lane to that in the next.
+
+    Returns:
+        Lanes from the first element's to the last's, and bytes from the first element to
+        the end of the last one's in a lane.
+    """
+    lanes, last = 0, 0
+    for size, stride in zip(tensor.size(), tensor.stride(), strict=True):
+        whole, rest = divmod(stride * tensor.itemsize, pitch)
+        lanes += (size - 1) * whole
+        last += (size - 1) * rest
+    return lanes, last + tensor.itemsize
+
+
+def extent_bytes(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to the end of its last; 0 if it has none."""
+    return reach(tensor, 1 << 62)[1] if tensor.numel() else 0
+
+
+def name_lanes(lanes: range) -> str:
+    """Name lanes in a message."""
+    return f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {lanes[0]} to {lanes[-1]}"
 
 
 class Batch:
@@ -250,7 +295,8 @@ class Batch:
         self.check_not_poisoned(chosen)
         mask = torch.zeros((self.num_rows, 1), dtype=torch.bool)
         mask[list(chosen)] = True
-        self._views[ROW_MASK].copy_(mask)
+        with self._backend.ordered():
+            self._views[ROW_MASK].copy_(mask)
         return chosen
 
     def replay(self, graph: CapturedGraph, rows: Sequence[int]) -> None:

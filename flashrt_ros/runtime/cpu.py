@@ -26,6 +26,7 @@ from flashrt_ros.runtime.backend import (
     SlotRead,
     Slots,
 )
+from flashrt_ros.runtime.batch import lane_views
 from flashrt_ros.runtime.rehearsal import Rehearsal, check_equal, check_sealed
 from flashrt_ros.runtime.slot_views import view_slots
 from flashrt_ros.runtime.spec import (
@@ -41,13 +42,14 @@ _POISON = 0xFF
 
 
 class CpuGraph(CapturedGraph):
-    """A tape bound to one lane.
+    """A tape bound to one lane, or to a batch of them.
 
     Args:
         key: Shape key.
         tape: What to replay.
         arena: Sealed.
-        lane: Lane to bind to.
+        lane: Lane to bind to; of a batch, the first.
+        num_rows: Lanes of the batch, None for a graph over one lane.
         slot_reads: Reads of slots, in order.
         private: ``uint8`` memory of the intermediates, shared with graphs rebased from
             this one.
@@ -59,6 +61,7 @@ class CpuGraph(CapturedGraph):
         tape: Tape,
         arena: Arena,
         lane: int,
+        num_rows: int | None,
         slot_reads: tuple[SlotRead, ...],
         private: torch.Tensor,
     ) -> None:
@@ -66,9 +69,12 @@ class CpuGraph(CapturedGraph):
         self._tape = tape
         self._arena = arena
         self._lane = lane
+        self._num_rows = num_rows
         self._slot_reads = slot_reads
         self._private: torch.Tensor | None = private
-        self._calls: list[Callable[[], object]] = tape.bind(arena.views(lane), private)
+        self._calls: list[Callable[[], object]] = tape.bind(
+            lane_views(arena, lane, num_rows), private
+        )
 
     @property
     def key(self) -> ShapeKey:
@@ -131,7 +137,9 @@ class CpuGraph(CapturedGraph):
     def rebase(self, lane: int) -> CpuGraph:
         """Bind the same tape to another lane."""
         private = self._check_open()
-        return CpuGraph(self._key, self._tape, self._arena, lane, self._slot_reads, private)
+        return CpuGraph(
+            self._key, self._tape, self._arena, lane, self._num_rows, self._slot_reads, private
+        )
 
     def close(self) -> None:
         """Drop the bound operators; idempotent."""
@@ -210,25 +218,35 @@ class CpuBackend(Backend):
         return view_slots(address, num_slots, channel, _host_bytes)
 
     def capture(
-        self, program: Program, key: ShapeKey, arena: Arena, lane: int, slots: Slots
+        self,
+        program: Program,
+        key: ShapeKey,
+        arena: Arena,
+        lane: int,
+        slots: Slots,
+        *,
+        num_rows: int | None = None,
     ) -> CpuGraph:
-        """Run a program once over a lane and record its operators.
+        """Run a program once over a lane, or a batch, and record its operators.
 
         The tape is then replayed once with its private memory poisoned, and refused
-        unless the lane's bytes are those that the program itself gave.
+        unless the lanes' bytes are those that the program itself gave.
         """
         check_sealed(key, arena)
-        address, num_bytes = arena.lane_address(lane), arena.layout.lane_bytes
+        lane_views(arena, lane, num_rows)  # refuses lanes that are not there
+        address, num_bytes = arena.lane_address(lane), arena.layout.lane_bytes * (num_rows or 1)
         before = ctypes.string_at(address, num_bytes)
         with torch.inference_mode(False), torch.no_grad():
             try:
-                tape, slot_reads = self._rehearsal.record(program, key, arena, lane, slots)
+                tape, slot_reads = self._rehearsal.record(
+                    program, key, arena, lane, slots, num_rows
+                )
                 eager = ctypes.string_at(address, num_bytes)
                 ctypes.memmove(address, before, num_bytes)
                 private = Block(max(1, tape.plan.num_bytes)).tensor(
                     "uint8", (max(1, tape.plan.num_bytes),)
                 )
-                graph = CpuGraph(key, tape, arena, lane, slot_reads, private)
+                graph = CpuGraph(key, tape, arena, lane, num_rows, slot_reads, private)
                 private.fill_(_POISON)
                 _replay_once(graph)
                 check_equal(key, arena, eager, ctypes.string_at(address, num_bytes))

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.backend import SlotRead, Slots
+from flashrt_ros.runtime.batch import extent_bytes, name_lanes, pitch_bytes, reach
 from flashrt_ros.runtime.capture_guard import CaptureWatch
 from flashrt_ros.runtime.op_traits import OpTraits, argument_names, traits_of
 from flashrt_ros.runtime.spec import Placement, Role
@@ -40,6 +41,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         watch: Told of what is refused.
         arena: Sealed.
         lane: Lane the program runs over.
+        num_lanes: Lanes from there on that it may touch.
         slots: Tensors over slots.
         strangers: Storages that earlier captures made and that are still alive, with
             where they came from, by identity.
@@ -50,13 +52,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         watch: CaptureWatch,
         arena: Arena,
         lane: int,
+        num_lanes: int,
         slots: Slots,
         strangers: Mapping[int, str],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
         self._arena = arena
-        self._lane = lane
+        self._lanes = range(lane, lane + num_lanes)
         self._device = next(iter(arena.views(lane).values())).device.type
         self._slots = {tensor.untyped_storage()._cdata: name for name, tensor in slots.items()}
         self._slot_views = dict(slots)
@@ -223,25 +226,29 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, tensor: torch.Tensor, found: tuple[int, Placement, int], traits: OpTraits
     ) -> Window:
         lane, place, inside = found
-        if lane != self._lane:
-            self._watch.refuse(
-                traits.name,
-                f"touches lane {lane} of a program that runs over lane {self._lane}",
-                "use the buffers that the program is given",
-            )
-        if inside + _extent_bytes(tensor) > place.spec.num_bytes:
+        pitch = pitch_bytes(self._arena, place.spec.name)
+        others, extent = reach(tensor, pitch)
+        for touched in (lane, lane + others):
+            if touched not in self._lanes:
+                self._watch.refuse(
+                    traits.name,
+                    f"touches lane {touched} of a program that runs over {name_lanes(self._lanes)}",
+                    "use the buffers that the program is given",
+                )
+        if inside + extent > place.spec.num_bytes:
             self._watch.refuse(
                 traits.name,
                 f"reaches past the end of buffer '{place.spec.name}'",
                 "use the buffers that the program is given",
             )
-        return Window.of(tensor, LaneRegion(place.spec.name), inside)
+        from_first = (lane - self._lanes.start) * pitch
+        return Window.of(tensor, LaneRegion(place.spec.name), from_first + inside)
 
     def _check_foreign(self, tensor: torch.Tensor, address: int, traits: OpTraits) -> None:
-        end = address + _extent_bytes(tensor)
+        end = address + extent_bytes(tensor)
         for name, view in self._slot_views.items():
             start = view.data_ptr()
-            if address < start + _extent_bytes(view) and start < end:
+            if address < start + extent_bytes(view) and start < end:
                 self._watch.refuse(
                     traits.name,
                     f"reads the memory of slots '{name}' by another tensor",
@@ -303,7 +310,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(where, Window) or not isinstance(where.region, LaneRegion):
             return None
         place = self._arena.layout.by_name[where.region.buffer]
-        if place.spec.role is not Role.BINDING or index.numel() != place.spec.num_items:
+        num_items = place.spec.num_items * len(self._lanes)
+        if place.spec.role is not Role.BINDING or index.numel() != num_items:
             return None
         return SlotRead(
             field=name,
@@ -372,13 +380,3 @@ def _offset_bytes(tensor: torch.Tensor) -> int:
 
 def _shape_of(tensor: torch.Tensor) -> tuple[object, ...]:
     return (tuple(tensor.size()), tuple(tensor.stride()), tensor.untyped_storage().nbytes())
-
-
-def _extent_bytes(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first element to the end of its last."""
-    if tensor.numel() == 0:
-        return 0
-    last = sum(
-        (size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True)
-    )
-    return (last + 1) * tensor.itemsize

@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from flashrt_ros.errors import CaptureError, SealedArenaError
 from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.backend import Program, SlotRead, Slots
+from flashrt_ros.runtime.batch import lane_views
 from flashrt_ros.runtime.capture_guard import CaptureWatch, guard
 from flashrt_ros.runtime.recorder import Recorder, is_held
 from flashrt_ros.runtime.spec import ShapeKey
@@ -30,18 +31,25 @@ class Rehearsal:
         self._left_behind: list[tuple[StorageWeakRef, str]] = []
 
     def record(
-        self, program: Program, key: ShapeKey, arena: Arena, lane: int, slots: Slots
+        self,
+        program: Program,
+        key: ShapeKey,
+        arena: Arena,
+        lane: int,
+        slots: Slots,
+        num_rows: int | None = None,
     ) -> tuple[Tape, tuple[SlotRead, ...]]:
-        """Run a program over a lane, operator by operator.
+        """Run a program over a lane, or over a batch, operator by operator.
 
-        The lane's bytes are what the program made of them afterwards.
+        The lanes' bytes are what the program made of them afterwards.
 
         Args:
             program: Judged.
             key: Names it in messages.
             arena: Sealed.
-            lane: Lane it runs over.
+            lane: Lane it runs over; of a batch, the first.
             slots: Tensors it may read.
+            num_rows: Lanes of the batch, None for a program over one lane.
 
         Returns:
             Its operators, and every read of a slot, in order.
@@ -52,12 +60,12 @@ class Rehearsal:
         watch = CaptureWatch(key, _definition(program))
         self._left_behind = [kept for kept in self._left_behind if is_held(kept[0])]
         strangers = {reference.cdata: origin for reference, origin in self._left_behind}
-        views = arena.views(lane)
+        views = lane_views(arena, lane, num_rows)
         # Tensors of the program's own over the same storages: what it does to their
         # shape stays with them.
         buffers = _Given("buffer", {name: view.detach() for name, view in views.items()}, watch)
         given_slots = _Given("slots", {name: view.detach() for name, view in slots.items()}, watch)
-        recorder = Recorder(watch, arena, lane, slots, strangers)
+        recorder = Recorder(watch, arena, lane, num_rows or 1, slots, strangers)
         try:
             with guard(watch), recorder:
                 program(buffers, given_slots)
@@ -139,19 +147,23 @@ def check_equal(key: ShapeKey, arena: Arena, eager: bytes, replayed: bytes) -> N
     Args:
         key: Names the program.
         arena: Whose layout names the buffers.
-        eager: ``lane_bytes`` after the program.
-        replayed: ``lane_bytes`` after the replay, from the same bytes.
+        eager: The lanes' bytes after the program.
+        replayed: The lanes' bytes after the replay, from the same bytes.
 
     Raises:
         CaptureError: They differ; names the buffers.
     """
     if eager == replayed:
         return
+    lanes = range(0, len(eager), arena.layout.lane_bytes)
     differing = [
         place.spec.name
         for place in arena.layout.placements
-        if eager[place.offset : place.offset + place.spec.num_bytes]
-        != replayed[place.offset : place.offset + place.spec.num_bytes]
+        if any(
+            eager[start : start + place.spec.num_bytes]
+            != replayed[start : start + place.spec.num_bytes]
+            for start in (lane + place.offset for lane in lanes)
+        )
     ]
     raise CaptureError(
         f"program {key} can't be captured: its replay differs from the program itself",

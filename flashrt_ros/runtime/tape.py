@@ -13,7 +13,7 @@ from flashrt_ros.runtime.memory_plan import Lifetime, MemoryPlan, plan_memory
 
 @dataclass(frozen=True, slots=True)
 class LaneRegion:
-    """A buffer of whichever lane the tape is bound to."""
+    """A buffer of whichever lane the tape is bound to, the first of several if it is."""
 
     buffer: str
 
@@ -213,7 +213,8 @@ class Tape:
         self, window: Window, buffers: Mapping[str, torch.Tensor], private: torch.Tensor
     ) -> tuple[torch.UntypedStorage, int]:
         if isinstance(window.region, LaneRegion):
-            return buffers[window.region.buffer].untyped_storage(), 0
+            view = buffers[window.region.buffer]
+            return view.untyped_storage(), int(view.storage_offset()) * view.itemsize
         constant = self.values[window.region.index].constant
         if constant is not None:
             return constant, 0

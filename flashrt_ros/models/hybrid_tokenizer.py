@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from flashrt_ros.errors import (
     ConfigError,
@@ -14,10 +14,8 @@ from flashrt_ros.errors import (
 )
 from flashrt_ros.models.hybrid_config import HybridConfig
 
-try:
+if TYPE_CHECKING:
     import tokenizers
-except ImportError:  # token ids need no tokenizer
-    tokenizers = None
 
 _MOST_PADDING = 1024  # rows that families add to a vocabulary, to round its size up
 
@@ -66,12 +64,14 @@ class HybridTokenizer:
             ConfigError: The package ``tokenizers`` is not installed, the file is missing
                 or damaged, or the tokenizer is another model's.
         """
-        if tokenizers is None:
+        try:
+            import tokenizers  # an extra: token ids need no tokenizer
+        except ImportError as error:
             raise ConfigError(
                 "text can't be tokenized",
                 expected="the package 'tokenizers'",
                 fix="install flashrt_ros[lm], or give token ids",
-            )
+            ) from error
         try:
             tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except Exception as error:  # the package raises Exception itself

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from flashrt_ros.errors import (
     PayloadShapeError,
     PayloadTypeError,
 )
-from flashrt_ros.models import hybrid_tokenizer
 from flashrt_ros.models.hybrid_config import HybridConfig
 from flashrt_ros.models.hybrid_tokenizer import HybridTokenizer
 from test.models.hybrid.conftest import SMALL
@@ -109,6 +109,6 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_without_the_package_the_error_names_the_extra(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hybrid_tokenizer, "tokenizers", None)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ConfigError, match=r"flashrt_ros\[lm\]"):
         HybridTokenizer.load(path, config())

@@ -54,9 +54,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     import torch
 
-    if not torch.cuda.is_available():
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device; runs on a machine with one"))
+    if torch.cuda.is_available():
+        return
+    if os.environ.get("FLASHRT_REQUIRE_GPU") == "1":
+        raise pytest.UsageError("FLASHRT_REQUIRE_GPU=1, but torch sees no CUDA device")
+    for item in marked:
+        item.add_marker(
+            pytest.mark.skip(reason="no CUDA device; `pytest -m gpu` on a machine with one runs it")
+        )
 
 
 @pytest.fixture

@@ -21,7 +21,9 @@ def over_rows(program: Program) -> Program:
     Its operators run once, over all rows; row ``i`` reads the slot that its own binding
     names. What vmap can't do is refused at capture: above all, writing values of a row
     into a tensor that the program made alike for all rows (``torch.zeros(...)``; make it
-    ``zeros_like`` a buffer instead). A program written for a batch does not need this.
+    ``zeros_like`` a buffer instead). An operator that vmap has no rule for (in torch 2.13
+    attention on the CPU, ``index_copy_``, ``scatter_``) is called once for each row, and
+    torch warns. A program written for a batch needs none of this.
 
     Args:
         program: Over buffers ``[*shape]`` of one lane.
@@ -38,7 +40,8 @@ def over_rows(program: Program) -> Program:
             program(MappingProxyType(row_buffers), row_slots)
             return ()
 
-        torch.func.vmap(row)(dict(buffers))
+        # "different" lets a draw come as far as the recorder, which names it and its line
+        torch.func.vmap(row, randomness="different")(dict(buffers))
 
     return batched
 

@@ -199,7 +199,7 @@ class CaptureWatch:
         """Return ``file:line`` of the innermost frame that is the program's own."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if _is_program(frame):
+            if is_program(frame):
                 return f"{frame.f_code.co_filename}:{frame.f_lineno}"
             frame = frame.f_back
         return self._fallback
@@ -208,7 +208,7 @@ class CaptureWatch:
         """Return ``file:line`` of the innermost frame of the program in a traceback."""
         found = self._fallback
         while trace is not None:
-            if _is_program(trace.tb_frame):
+            if is_program(trace.tb_frame):
                 found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
             trace = trace.tb_next
         return found
@@ -273,6 +273,7 @@ def _replace(stack: ExitStack, owner: object, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
-def _is_program(frame: FrameType) -> bool:
+def is_program(frame: FrameType) -> bool:
+    """Whether a frame is a program's own: of no library, and of nothing beside this file."""
     name = frame.f_code.co_filename
     return not name.startswith(("<frozen", *_LIBRARIES))

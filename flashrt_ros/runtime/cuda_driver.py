@@ -50,6 +50,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuEventRecord": (_P, _P),
     "cuEventQuery": (_P,),
     "cuStreamWaitEvent": (_P, _P, _U),
+    "cuStreamIsCapturing": (_P, _P),
     "cuGraphGetNodes": (_P, _P, _P),
     "cuGraphInstantiateWithFlags": (_P, _P, ctypes.c_ulonglong),
     "cuGraphUpload": (_P, _P),
@@ -64,6 +65,7 @@ _WAITING: dict[str, tuple[object, ...]] = {
 }
 
 _EVENT_DISABLE_TIMING = 2
+_CAPTURE_INVALIDATED = 2
 _REGISTER_PORTABLE_MAPPED = 3
 
 
@@ -182,6 +184,12 @@ class Driver:
     def synchronize(self, stream: int) -> None:
         """Return when everything submitted to a stream has completed."""
         self._call("cuStreamSynchronize", stream)
+
+    def is_capture_broken(self, stream: int) -> bool:
+        """Tell whether a stream is under a capture that can't be ended well any more."""
+        status = ctypes.c_int()
+        self._call("cuStreamIsCapturing", stream, ctypes.byref(status))
+        return status.value == _CAPTURE_INVALIDATED
 
     # graphs ----------------------------------------------------------------------------------
 

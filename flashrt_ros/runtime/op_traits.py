@@ -31,6 +31,9 @@ _DYNAMIC = frozenset({"aten::_pack_padded_sequence"})
 
 _RESIZES = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 
+# Arguments that give a probability of dropping out.
+_DROPOUTS = ("dropout_p", "dropout")
+
 # Depend on the shape of their argument only: computed once.
 _LIKE_FACTORIES = frozenset(
     f"aten::{name}"
@@ -121,8 +124,9 @@ class OpTraits:
             )
         if self.refusal is None:
             return None
-        # Attention is tagged random because it may drop out; at probability 0 it draws nothing.
-        if "dropout_p" in arguments and given.get("dropout_p", 0.0) == 0.0:
+        # Attention and fused RNNs are tagged random because they may drop out; at probability
+        # 0 they draw nothing.
+        if any(name in arguments and not given.get(name, 0.0) for name in _DROPOUTS):
             return None
         return self.refusal
 

@@ -107,6 +107,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(func, OpOverload):
             watch.refuse(str(func), "is no plain operator", "use tensor operators only")
         traits = traits_of(func)
+        if self._is_view_of_storage(traits, args):
+            return func(*args, **kwargs)
         refusal = traits.refuse_call(args, kwargs, argument_names(func))
         if refusal is not None:
             watch.refuse(traits.name, *refusal)
@@ -149,7 +151,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._watch.refuse(
                 traits.name, "resized the tensor it writes to", "give out= its final shape"
             )
-        outputs = list(iter_tensors(result))
+        outputs = [output for output in iter_tensors(result) if not self._is_aside(output)]
         fresh = [
             (at, output)
             for at, output in enumerate(outputs)
@@ -183,6 +185,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if slot_read is not None:
             self.slot_reads.append(slot_read)
         return result
+
+    def _is_view_of_storage(self, traits: OpTraits, args: tuple[object, ...]) -> bool:
+        """Whether a fused RNN views its packed weights: an empty tensor set to a storage."""
+        target = args[0] if args else None
+        return (
+            self._device != "cpu"
+            and traits.name == "aten::set_"
+            and isinstance(target, torch.Tensor)
+            and target.numel() == 0
+            and target.untyped_storage()._cdata in self._private
+        )
+
+    def _is_aside(self, output: torch.Tensor) -> bool:
+        """Whether a device's operator returned a number of the host (a seed, unused here)."""
+        return self._device != "cpu" and output.device.type == "cpu" and output.numel() <= 1
 
     def _check(self, tensor: torch.Tensor, traits: OpTraits) -> bool:
         if (
@@ -270,7 +287,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(where.region, PrivateRegion):
             value = self._values[where.region.index]
             if value.constant is not None and value.pristine is None:
-                whole = torch.empty(0, dtype=torch.uint8).set_(value.constant)
+                empty = torch.empty(0, dtype=torch.uint8, device=value.constant.device)
+                whole = empty.set_(value.constant)
                 value.pristine = whole.clone()
         return where
 
@@ -367,11 +385,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     "use the operator without the trailing underscore",
                 )
         return func(*args, **kwargs)
-
-
-def is_held(reference: StorageWeakRef) -> bool:
-    """Whether anything still holds the storage."""
-    return not reference.expired()  # type: ignore[no-untyped-call]
 
 
 def _offset_bytes(tensor: torch.Tensor) -> int:

@@ -14,7 +14,7 @@ from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.backend import Program, SlotRead, Slots
 from flashrt_ros.runtime.batch import lane_views
 from flashrt_ros.runtime.capture_guard import CaptureWatch, guard
-from flashrt_ros.runtime.recorder import Recorder, is_held
+from flashrt_ros.runtime.recorder import Recorder
 from flashrt_ros.runtime.spec import ShapeKey
 from flashrt_ros.runtime.tape import Tape
 
@@ -57,8 +57,8 @@ class Rehearsal:
         Raises:
             CaptureError: It did what a replay can't repeat; names operator and line.
         """
-        watch = CaptureWatch(key, _definition(program))
-        self._left_behind = [kept for kept in self._left_behind if is_held(kept[0])]
+        watch = CaptureWatch(key, definition_of(program))
+        self._left_behind = [kept for kept in self._left_behind if _is_held(kept[0])]
         strangers = {reference.cdata: origin for reference, origin in self._left_behind}
         views = lane_views(arena, lane, num_rows)
         # Tensors of the program's own over the same storages: what it does to their
@@ -103,7 +103,7 @@ class Rehearsal:
             return [
                 index
                 for index, value in enumerate(tape.values)
-                if value.constant is None and is_held(recorder.references[index])
+                if value.constant is None and _is_held(recorder.references[index])
             ]
 
         if not held():
@@ -218,7 +218,7 @@ class _Given(Mapping[str, torch.Tensor]):
                 )
 
 
-def _definition(program: Program) -> str:
+def definition_of(program: Program) -> str:
     """Return ``file:line`` of a program's definition."""
     target = inspect.unwrap(program)
     target = getattr(target, "func", target)  # functools.partial
@@ -227,3 +227,8 @@ def _definition(program: Program) -> str:
         target = vars(type(target)).get("__call__", target)
     code = getattr(target, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(program)
+
+
+def _is_held(reference: StorageWeakRef) -> bool:
+    """Whether anything still holds the storage."""
+    return not reference.expired()  # type: ignore[no-untyped-call]

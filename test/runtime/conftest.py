@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ctypes
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -8,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.backend import Backend, CapturedGraph, Program
 from flashrt_ros.runtime.cpu import CpuBackend
+from flashrt_ros.runtime.cuda import CudaBackend
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.spec import (
     ArenaLayout,
@@ -24,7 +25,10 @@ from flashrt_ros.runtime.spec import (
 # The number of threads changes the bytes that some operators give.
 torch.set_num_threads(1)
 
-BACKENDS = [pytest.param(CpuBackend, id="cpu")]
+BACKENDS = [
+    pytest.param(CpuBackend, id="cpu"),
+    pytest.param(CudaBackend, id="cuda", marks=pytest.mark.gpu),
+]
 """A backend joins every test of the conformance suite by a line here."""
 
 SPECS = (
@@ -46,6 +50,27 @@ GOAL = ChannelSpec(
 )
 
 
+def lane_bytes(backend: Backend, arena: Arena, lane: int) -> bytes:
+    """Every buffer's bytes at its offset, wherever the backend keeps it; zero between them."""
+    data = bytearray(arena.layout.lane_bytes)
+    views = arena.views(lane)
+    with backend.ordered():
+        for place in arena.layout.placements:
+            flat = views[place.spec.name].reshape(-1).view(torch.uint8).cpu().numpy()
+            data[place.offset : place.offset + place.spec.num_bytes] = flat.tobytes()
+    return bytes(data)
+
+
+def put_lane_bytes(backend: Backend, arena: Arena, lane: int, data: bytes) -> None:
+    """Put back what :func:`lane_bytes` gave."""
+    views = arena.views(lane)
+    with backend.ordered():
+        for place in arena.layout.placements:
+            part = bytearray(data[place.offset : place.offset + place.spec.num_bytes])
+            flat = torch.frombuffer(part, dtype=torch.uint8)
+            views[place.spec.name].reshape(-1).view(torch.uint8).copy_(flat)
+
+
 class World:
     """A backend, an arena of lanes full of numbers, and a channel of slots."""
 
@@ -55,11 +80,12 @@ class World:
         self.backend = backend
         self.layout = ArenaLayout.of(specs)
         self.arena = backend.create_arena(self.layout, num_lanes=num_lanes)
-        self.slot_block = backend.allocate_block(GOAL.slot_bytes * GOAL.num_slots)
+        self.slot_block = backend.allocate_host_block(GOAL.slot_bytes * GOAL.num_slots)
         self.slots = backend.import_slots(self.slot_block.address, GOAL.num_slots, GOAL)
-        self.slots["goal.values"].copy_(
-            torch.arange(8.0) + 100.0 * torch.arange(GOAL.num_slots)[:, None]
-        )
+        with backend.ordered():
+            self.slots["goal.values"].copy_(
+                torch.arange(8.0) + 100.0 * torch.arange(GOAL.num_slots)[:, None]
+            )
         self.arena.seal()
         for lane in range(num_lanes):
             self.fill(lane, seed=lane)
@@ -69,15 +95,29 @@ class World:
 
     def fill(self, lane: int, *, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        for view in self.views(lane).values():
-            if view.dtype.is_floating_point:
-                view.copy_(torch.randn(view.shape, generator=generator))
+        with self.backend.ordered():
+            for view in self.views(lane).values():
+                if view.dtype.is_floating_point:
+                    view.copy_(torch.randn(view.shape, generator=generator))
+
+    def set(self, name: str, value: float, lane: int = 0) -> None:
+        with self.backend.ordered():
+            self.views(lane)[name].fill_(value)
+
+    def get(self, name: str, lane: int = 0) -> Any:
+        with self.backend.ordered():
+            return self.views(lane)[name].tolist()
+
+    def poison(self, graph: CapturedGraph, value: int) -> None:
+        with self.backend.ordered():
+            for tensor in graph.private_tensors():
+                tensor.fill_(value)
 
     def bytes_of(self, lane: int = 0) -> bytes:
-        return ctypes.string_at(self.arena.lane_address(lane), self.layout.lane_bytes)
+        return lane_bytes(self.backend, self.arena, lane)
 
     def put_bytes(self, data: bytes, lane: int = 0) -> None:
-        ctypes.memmove(self.arena.lane_address(lane), data, len(data))
+        put_lane_bytes(self.backend, self.arena, lane, data)
 
     def all_bytes(self) -> list[bytes]:
         return [self.bytes_of(lane) for lane in range(self.arena.num_lanes)]
@@ -91,7 +131,7 @@ class World:
     def eager(self, program: Program, lane: int = 0) -> bytes:
         """Run a program without a capture; put the lane back, return what it made of it."""
         before = self.bytes_of(lane)
-        with torch.no_grad():
+        with self.backend.ordered(), torch.no_grad():
             program(self.views(lane), self.slots)
         after = self.bytes_of(lane)
         self.put_bytes(before, lane)
@@ -119,6 +159,12 @@ def world(backend: Backend) -> Iterator[Any]:
     yield world
     world.arena.close()
     world.slot_block.close()
+
+
+@pytest.fixture
+def lane_access() -> tuple[Callable[..., bytes], Callable[..., None]]:
+    """Return what reads and what writes all bytes of a lane."""
+    return lane_bytes, put_lane_bytes
 
 
 @pytest.fixture

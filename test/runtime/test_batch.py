@@ -14,6 +14,7 @@ from flashrt_ros.errors import (
 from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.batch import ROW_MASK, Batch, batch_views, lane_views, with_row_mask
+from flashrt_ros.runtime.cpu import CpuBackend
 from flashrt_ros.runtime.spec import ArenaLayout, BufferSpec, Role
 
 SPECS = (
@@ -36,6 +37,12 @@ class Failing:
 
     def replay(self) -> None:
         raise self._error
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    with CpuBackend() as backend:
+        yield backend
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+from typing import Any
 
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -37,7 +37,7 @@ def interpret(code: list[Instruction]) -> Program:
             if op == "read":
                 values.append(buffers[names[left % 3]])
             elif op == "constant":
-                values.append(torch.full((4, 4), float(left)))
+                values.append(torch.full((4, 4), float(left), device=x.device))
             elif op == "sin":
                 values.append(torch.sin(x))
             elif op == "add":
@@ -67,8 +67,9 @@ def interpret(code: list[Instruction]) -> Program:
 )
 @given(code=instructions)
 def test_random_programs_replay_to_their_own_bytes(
-    backend: Backend, code: list[Instruction]
+    backend: Backend, lane_access: Any, code: list[Instruction]
 ) -> None:
+    lane_bytes, put_lane_bytes = lane_access
     specs = [
         BufferSpec(name, (4, 4), "float32", role)
         for name, role in (("a", Role.STATE), ("b", Role.SCRATCH), ("c", Role.OUTPUT))
@@ -77,15 +78,16 @@ def test_random_programs_replay_to_their_own_bytes(
     with backend.create_arena(layout, num_lanes=2) as arena:
         arena.seal()
         graph = backend.capture(program, ("p",), arena, 0, {}).rebase(1)
-        for name, view in arena.views(1).items():
-            view.copy_(torch.arange(16.0).view(4, 4).sin() + ord(name))
-        before = ctypes.string_at(arena.lane_address(1), layout.lane_bytes)
+        with backend.ordered():
+            for name, view in arena.views(1).items():
+                view.copy_(torch.arange(16.0).view(4, 4).sin() + ord(name))
+        before = lane_bytes(backend, arena, 1)
         for _ in range(2):
-            with torch.no_grad():
+            with backend.ordered(), torch.no_grad():
                 program(arena.views(1), {})
-            expected = ctypes.string_at(arena.lane_address(1), layout.lane_bytes)
-            ctypes.memmove(arena.lane_address(1), before, layout.lane_bytes)
+            expected = lane_bytes(backend, arena, 1)
+            put_lane_bytes(backend, arena, 1, before)
             graph.replay()
             backend.synchronize()
-            before = ctypes.string_at(arena.lane_address(1), layout.lane_bytes)
+            before = lane_bytes(backend, arena, 1)
             assert before == expected

@@ -38,16 +38,17 @@ def test_graph_knows_which_slot_it_reads(world: Any) -> None:
 
 def test_next_replay_sees_what_was_written_to_the_slot(world: Any) -> None:
     graph = world.capture(reads_slots)
-    views = world.views(0)
-    world.slots["goal.mask"].fill_(True)
+    with world.backend.ordered():
+        world.slots["goal.mask"].fill_(True)
+    world.backend.synchronize()
     for slot in (0, 3, 1):
-        views["goal_slot"].fill_(slot)
+        world.set("goal_slot", slot)
         (read, _) = graph.slot_reads()
         payload = torch.full((8,), 7.0 + slot)
         ctypes.memmove(read.row_address(slot), payload.data_ptr(), 32)
         graph.replay()
         world.backend.synchronize()
-        assert views["hidden"][2].tolist() == payload.tolist()
+        assert world.get("hidden")[2] == payload.tolist()
 
 
 def test_slots_are_views_of_foreign_memory(world: Any) -> None:

@@ -6,19 +6,25 @@ import functools
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from flashrt_ros.errors import CaptureError
+from flashrt_ros.errors import BackendError, CaptureError
 from flashrt_ros.runtime import tape
-from flashrt_ros.runtime.backend import Buffers, Slots
+from flashrt_ros.runtime.backend import Backend, Buffers, Program, Slots
 from flashrt_ros.runtime.cpu import CpuBackend, CpuGraph
 from flashrt_ros.runtime.memory_plan import Lifetime, MemoryPlan, plan_memory
 from flashrt_ros.runtime.spec import Role
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    with CpuBackend() as backend:
+        yield backend
 
 
 class Keeper:
@@ -328,3 +334,72 @@ def test_capture_does_not_import_the_compiler() -> None:
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def updates_state(buffers: Buffers, slots: Slots) -> None:
+    buffers["memory"].mul_(0.5).add_(buffers["goal"])
+
+
+def test_capture_runs_the_program_once(world: Any) -> None:
+    calls = []
+
+    def program(buffers: Buffers, slots: Slots) -> None:
+        calls.append(1)
+        updates_state(buffers, slots)
+
+    graph = world.capture(program)
+    for lane in (1, 2):
+        graph.rebase(lane)
+    graph.replay()
+    assert len(calls) == 1
+
+
+def writes_to_a_constant(buffers: Buffers, slots: Slots) -> None:
+    scale = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    scale.add_(buffers["memory"][0, :4])
+    buffers["out"][:, 0].copy_(scale)
+
+
+def test_a_constant_that_a_program_writes_to_begins_anew_at_each_replay(world: Any) -> None:
+    graph = world.capture(writes_to_a_constant)
+    expected = world.eager(writes_to_a_constant)
+    assert world.replayed(graph) == expected
+    assert world.replayed(graph) == expected
+
+
+def checks(buffers: Buffers, slots: Slots) -> None:
+    torch._assert_async(buffers["goal"].sum() < 1e6)
+    buffers["goal"].add_(1.0)
+
+
+def test_a_check_is_made_at_every_replay(world: Any) -> None:
+    graph = world.capture(checks)
+    graph.replay()
+    world.set("goal", 1e9)
+    with pytest.raises(BackendError, match="_assert_async") as caught:
+        graph.replay()
+    assert not caught.value.is_torn
+
+
+def torn(buffers: Buffers, slots: Slots) -> None:
+    buffers["count"].add_(1)
+    buffers["out"][:1].copy_(slots["goal.values"].index_select(0, buffers["goal_slot"]))
+
+
+def whole(buffers: Buffers, slots: Slots) -> None:
+    buffers["out"][:1].copy_(slots["goal.values"].index_select(0, buffers["goal_slot"]))
+    buffers["count"].add_(1)
+
+
+@pytest.mark.parametrize(("program", "is_torn"), [(torn, True), (whole, False)])
+def test_failed_replay_says_whether_state_is_torn(
+    world: Any, program: Program, is_torn: bool, line_of: Callable[..., str]
+) -> None:
+    graph = world.capture(program)
+    world.set("goal_slot", 10_000)
+    with pytest.raises(BackendError, match="index_select") as caught:
+        graph.replay()
+    assert caught.value.is_torn is is_torn
+    assert line_of(program, "index_select") in str(caught.value)
+    world.set("goal_slot", 0)
+    graph.replay()

@@ -13,7 +13,8 @@ from flashrt_ros.errors import (
     SpecError,
     UnknownShapeKeyError,
 )
-from flashrt_ros.runtime.backend import Buffers, Program, Slots
+from flashrt_ros.runtime.backend import Backend, Buffers, Program, Slots
+from flashrt_ros.runtime.cpu import CpuBackend
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import Lane
 from flashrt_ros.runtime.plan import Plan, PlanRun
@@ -54,6 +55,13 @@ PROGRAMS: dict[ShapeKey, Program] = {
     ("input",): writes_input,
 }
 NODES: tuple[ShapeKey, ...] = (("latch",), ("step",), ("step",), ("commit",))
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    # a node that fails ends a device's context
+    with CpuBackend() as backend:
+        yield backend
 
 
 @pytest.fixture

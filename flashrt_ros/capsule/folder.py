@@ -282,18 +282,27 @@ class CapsuleFolder:
                 fix="use replace, or another name",
             )
 
-    def remove(self, key: str) -> None:
+    def remove(self, file: str) -> None:
         """Remove a file, damaged or not. One who reads it at the time reads it to its end.
 
+        Args:
+            file: Its name without the suffix, and nothing else: what a name or an id means
+                may have changed since it was looked up.
+
         Raises:
-            CapsuleNameError: As :meth:`find`.
-            CapsuleNotFoundError: As :meth:`find`.
+            CapsuleNameError: It could not be a file's name.
+            CapsuleNotFoundError: There is no such file.
             CapsuleFolderError: The folder can't be written.
         """
-        with self._refusals(f"capsule '{key}' can't be removed from {self.path}"):
+        check_name(file)
+        with self._refusals(f"capsule file '{file}{SUFFIX}' can't be removed from {self.path}"):
             with self._locked():
-                stem = self._resolve(key)
-                os.unlink(stem + SUFFIX, dir_fd=self._folder)
+                try:
+                    os.unlink(file + SUFFIX, dir_fd=self._folder)
+                except FileNotFoundError as error:
+                    raise CapsuleNotFoundError(
+                        f"{self.path} has no file '{file}{SUFFIX}'"
+                    ) from error
             os.fsync(self._folder)
 
     def sweep(self) -> tuple[str, ...]:

@@ -219,7 +219,9 @@ def test_removing_takes_damaged_files_too(folder: CapsuleFolder, samples: Sample
         folder.remove("home")
         reader.verify()
     folder.remove("bad")
-    folder.remove("bbbb")
+    with pytest.raises(CapsuleNotFoundError):
+        folder.remove("bbbb")  # the capsule's id, not the file's name
+    folder.remove("other")
     assert samples.names(folder.path) == [LOCK_FILE]
     with pytest.raises(CapsuleNotFoundError):
         folder.remove("home")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flashrt_ros.capsule.archive_format import SUFFIX, VERSION
+from flashrt_ros.capsule.archive_format import PREAMBLE_BYTES, SIZES, SUFFIX, VERSION
 from flashrt_ros.capsule.capsule import Origin, Position
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.folder import CapsuleFolder
@@ -153,6 +154,14 @@ def test_a_file_of_version_1_is_read_for_ever(folder: CapsuleFolder, samples: Sa
 def test_the_bytes_of_the_current_version_don_t_change(whole_file: bytes) -> None:
     assert VERSION == 1, "keep version_1.capsule and compare with a file of the new version"
     assert whole_file == GOLDEN.read_bytes(), "another format needs another version"
+
+
+def test_the_docs_name_every_key_of_the_header(whole_file: bytes) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "archive.md").read_text(encoding="utf-8")
+    end = PREAMBLE_BYTES + SIZES.unpack_from(whole_file)[2]
+    header = json.loads(whole_file[PREAMBLE_BYTES:end])
+    keys = [*header, *header["position"], *header["layout"][0], *header["sections"][0]]
+    assert not [key for key in keys if f"`{key}`" not in text]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ int fr_map(int fd, uint64_t num_bytes, bool is_writable, uint8_t **memory, flash
                    (unsigned long long)num_bytes, (unsigned)(seals < 0 ? 0 : seals));
   } else {
     int protection = PROT_READ | (is_writable ? PROT_WRITE : 0);
-    void *found = mmap(NULL, (size_t)num_bytes, protection, MAP_SHARED, fd, 0);
+    /* Populated, so that no first write into a slot waits for the kernel. */
+    void *found = mmap(NULL, (size_t)num_bytes, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (found == MAP_FAILED) {
       code = fr_fail(error, FLASHRT_SHARED_MEMORY, "slot memory could not be mapped: found %s",
                      strerror(errno));

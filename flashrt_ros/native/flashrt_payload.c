@@ -97,23 +97,51 @@ static bool is_float(flashrt_dtype dtype)
   return dtype <= FLASHRT_BFLOAT16;
 }
 
+/* Round to nearest even at so many binary digits behind the first, and at a smallest exponent. */
+static double rounded(double value, int digits, int least_exponent)
+{
+  uint64_t bits, quantum_bits;
+  double quantum;
+  if (!isfinite(value))
+    return value;
+  memcpy(&bits, &value, sizeof bits);
+  int exponent = (int)(bits >> 52 & 2047) - 1023;
+  exponent = exponent < least_exponent ? least_exponent : exponent;
+  quantum_bits = (uint64_t)(exponent - digits + 1023) << 52;
+  memcpy(&quantum, &quantum_bits, sizeof quantum);
+  double shift = 0x1.8p52 * quantum; /* what is added to it keeps whole quanta */
+  return value + shift - shift;
+}
+
+/* Return a bound as a number of the field's dtype: values are compared as such. */
+static double as_item(double bound, flashrt_dtype dtype)
+{
+  switch (dtype) {
+  case FLASHRT_FLOAT32:
+    return (double)(float)bound;
+  case FLASHRT_FLOAT16:
+    return rounded(bound, 10, -14);
+  case FLASHRT_BFLOAT16:
+    return rounded(bound, 7, -126);
+  default:
+    return bound;
+  }
+}
+
 /* Look at every item; what is wrong goes into the error. */
 static int check_items(const char *channel, const flashrt_field_info *field, const uint8_t *data,
                        flashrt_error *error)
 {
   bool is_bool = field->dtype == FLASHRT_BOOL;
-  double low = is_bool && field->low < 0 ? 0 : field->low;
-  double high = is_bool && field->high > 1 ? 1 : field->high;
+  double low = as_item(is_bool && field->low < 0 ? 0 : field->low, field->dtype);
+  double high = as_item(is_bool && field->high > 1 ? 1 : field->high, field->dtype);
   double least = INFINITY, most = -INFINITY;
   uint64_t num_bad = 0;
   bool is_outside = false;
   for (uint64_t i = 0; i < field->num_items; i++) {
     double value = item(field->dtype, data, i);
     num_bad += is_float(field->dtype) && !isfinite(value);
-    if (field->dtype == FLASHRT_FLOAT32)
-      is_outside |= !(value >= (double)(float)low && value <= (double)(float)high);
-    else
-      is_outside |= !(value >= low && value <= high);
+    is_outside |= !(value >= low && value <= high);
     least = value < least ? value : least;
     most = value > most ? value : most;
   }
@@ -142,7 +170,7 @@ int fr_check_payload(const flashrt_channel *channel, const uint8_t *slot, flashr
     else if (field->dtype == FLASHRT_FLOAT64)
       is_fine = all_inside_f64(values, field->num_items, field->low, field->high);
     else if (!is_float(field->dtype) && field->dtype != FLASHRT_BOOL)
-      is_fine = isinf(field->low) && isinf(field->high); /* an image has nothing to look for */
+      is_fine = field->low == -INFINITY && field->high == INFINITY; /* as with an image */
     int code = is_fine ? FLASHRT_OK : check_items(channel->name, field, data, error);
     if (code)
       return code;

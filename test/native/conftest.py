@@ -55,14 +55,25 @@ def build_program(target: Path, name: str, *options: str, without: str = "") -> 
     return program
 
 
+def build_library(target: Path, *options: str) -> Path:
+    """Compile the library as a shared object into ``target``."""
+    library = target / "libflashrt_slots.so"
+    include = f"-I{source_folder() / 'include'}"
+    sources = sorted(source_folder().glob("*.c"))
+    run_tool(compiler(), *STRICT, "-shared", "-fPIC", *options, include, *sources, "-o", library)
+    return library
+
+
 @pytest.fixture(scope="session")
 def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library as a shared object, with its own names hidden as CMakeLists.txt hides them."""
-    library = tmp_path_factory.mktemp("shared") / "libflashrt_slots.so"
-    sources = sorted(source_folder().glob("*.c"))
-    options = ("-shared", "-fPIC", "-fvisibility=hidden", f"-I{source_folder() / 'include'}")
-    run_tool(compiler(), *STRICT, *options, *sources, "-o", library)
-    return library
+    return build_library(tmp_path_factory.mktemp("shared"), "-fvisibility=hidden")
+
+
+@pytest.fixture(scope="session")
+def open_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library as a shared object, optimised, with every name to be seen."""
+    return build_library(tmp_path_factory.mktemp("open"), *PLAIN)
 
 
 @pytest.fixture
@@ -231,7 +242,7 @@ class EngineProcess:
 StartEngine = Callable[..., EngineProcess]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def start_engine(runtime_folder: Path) -> Iterator[StartEngine]:
     """Starts real engines; those still there at the end are stopped."""
     engines: list[EngineProcess] = []
@@ -245,9 +256,9 @@ def start_engine(runtime_folder: Path) -> Iterator[StartEngine]:
     assert codes == [0] * len(engines)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine(start_engine: StartEngine) -> EngineProcess:
-    """One real engine of the minimal policy for the tests of a module."""
+    """One real engine of the minimal policy for all tests here; they leave it as they found it."""
     return start_engine()
 
 

@@ -217,6 +217,17 @@ class Peer:
         self.node.create_subscription(kind, topic, messages.append, qos)
         return messages
 
+    def listen_timed(self, kind: Any, topic: str, qos: Any = 100) -> list[tuple[int, Any]]:
+        """Collect messages with the wall time at which they were published, ns."""
+        messages: list[tuple[int, Any]] = []
+
+        def take(message: Any, info: Any) -> None:
+            messages.append((info["source_timestamp"], message))
+
+        callback: Any = take  # rclpy gives the second argument to those that take it
+        self.node.create_subscription(kind, topic, callback, qos)
+        return messages
+
     def publisher(self, kind: Any, topic: str, qos: Any = 10) -> Publisher:
         """Return a publisher that somebody listens to."""
         publisher = self.node.create_publisher(kind, topic, qos)

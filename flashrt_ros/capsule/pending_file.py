@@ -99,7 +99,8 @@ class PendingFile:
     def close(self) -> None:
         """Discard the file unless it was published. Idempotent."""
         if self._name:
-            with contextlib.suppress(FileNotFoundError):
+            # What can't be removed now is removed at the next start.
+            with contextlib.suppress(OSError):
                 os.unlink(self._name, dir_fd=self._folder_fd)
             self._name = ""
         if self.fd >= 0:

@@ -205,11 +205,11 @@ report(
 def test_a_folder_without_permission_to_write_is_read(
     folder: CapsuleFolder, samples: Samples
 ) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write anywhere; runs as another user")
     samples.save(folder)
     folder.path.chmod(0o500)
     try:
+        if os.access(folder.path, os.W_OK):
+            pytest.skip("root may write anywhere; runs as another user")
         with CapsuleFolder(folder.path) as again:
             samples.load(again)
             with pytest.raises(CapsuleFolderError, match="writable"):

@@ -44,8 +44,8 @@ class BatchedEngine:
 
     Each environment has its own state, goal, observation, noise and position, and is
     reset, snapshot and restored alone, between steps. Same state and same inputs give the
-    same bytes at the same ``n``, whatever the other environments hold; they need not be
-    the bytes that ``Engine`` gives.
+    same bytes in the same environment at the same ``n``, whatever the others hold. In
+    another environment, at another ``n`` or in ``Engine`` they may differ by rounding.
 
     There is no flip (a reset is one copy), no branch (restore one capsule to several
     environments instead), no interrupt, no timer, no process of its own.

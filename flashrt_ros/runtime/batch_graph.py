@@ -17,9 +17,9 @@ class BatchedGraphSet:
     """Programs captured over every row of a batch, each under the batch's mask.
 
     A replay computes all rows and changes STATE, INPUT and OUTPUT of the rows in the mask
-    only; SCRATCH and BINDING of the others may change. At one number of rows the same
-    bytes give the same bytes, and no row's depend on another row's; at another number of
-    rows, or replayed alone, a row may differ in the last bits.
+    only; SCRATCH and BINDING of the others may change. At one number of rows a row's bytes
+    give the same bytes in that row, whatever the others hold; in another row, at another
+    number of rows, or replayed alone, they may give others in the last bits.
 
     Ownership: the set owns its graphs and closes them; batch and slots are the caller's
     and outlive it.

@@ -137,6 +137,27 @@ def test_the_same_environments_give_the_same_bytes(engine: BatchedEngine) -> Non
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("count", [3, 8])
+def test_no_environment_of_a_network_depends_on_another(count: int) -> None:
+    model, subject = FlowPolicy.load(), 1
+    chunks = []
+    with BatchedEngine(model, num_environments=count) as engine:
+        for others in (10, 20):
+            engine.reset(seeds=[1 if row == subject else others + row for row in range(count)])
+            for name in ("goal", "observation"):
+                rows = [
+                    payload_of(model, name, np.random.default_rng(1 if row == subject else others))
+                    for row in range(count)
+                ]
+                stacked = {field: np.stack([row[field] for row in rows]) for field in rows[0]}
+                engine.write(name, **stacked)
+            for _ in range(model.execute_horizon + 1):
+                engine.step()
+            chunks.append(engine.chunks())
+    assert chunks[0][subject].tobytes() == chunks[1][subject].tobytes()
+    assert chunks[0][0].tobytes() != chunks[1][0].tobytes()  # the control
+
+
 # resets and capsules -----------------------------------------------------------------------------
 
 

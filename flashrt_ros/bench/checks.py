@@ -6,13 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-
-class WrongResultError(Exception):
-    """What was about to be timed gives another result than it should."""
-
-
-class BenchError(Exception):
-    """A bench could not go on; says what it waited for or missed."""
+from flashrt_ros.bench.failures import WrongResultError
 
 
 def require_equal(

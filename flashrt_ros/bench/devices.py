@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from flashrt_ros import __version__
-from flashrt_ros.bench.sampling import Sample
+from flashrt_ros.bench.sampling import Sample, Timer
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.cpu import CpuBackend
@@ -27,17 +27,15 @@ _HEAD_START_BYTES = 1 << 30
 
 
 class Device(abc.ABC):
-    """A device: what a bench needs to know of it besides its backend.
+    """A device: its clock, its memory, and what to call it.
 
     Attributes:
         name: As in configurations.
-        backend: Copies for the runtime's own rows.
-        torch_device: Where tensors go.
+        backend: A backend of the bench's own; an engine has another.
     """
 
     name: str
     backend: Backend
-    torch_device: torch.device
 
     @property
     @abc.abstractmethod
@@ -49,9 +47,19 @@ class Device(abc.ABC):
     def free_bytes(self) -> int:
         """Memory that can be had."""
 
+    @property
     @abc.abstractmethod
-    def time(self, run: Callable[[], object]) -> tuple[Sample, object]:
-        """Time a call that submits work: on the device between two events, and on the host."""
+    def num_allocations(self) -> int | None:
+        """Allocations of device memory so far; None where there is none of its own."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where tensors go."""
+        return self.backend.device
+
+    @abc.abstractmethod
+    def settle(self) -> None:
+        """Wait until nothing runs on the device."""
 
     def time_wall(self, run: Callable[[], object]) -> tuple[Sample, object]:
         """Time a call until all that it submitted is done, by the host's clock."""
@@ -63,8 +71,15 @@ class Device(abc.ABC):
         return Sample(wall_ns, wall_ns), answer
 
     @abc.abstractmethod
-    def settle(self) -> None:
-        """Wait until nothing runs on the device."""
+    def timer(self, backend: Backend) -> Timer:
+        """Return what times calls that submit work to a backend.
+
+        On the device between two events, and on the host.
+        """
+
+    @abc.abstractmethod
+    def torch_timer(self, backend: Backend) -> Timer:
+        """Return what times torch operators in a backend's order; as :meth:`timer` does."""
 
     @abc.abstractmethod
     def raw_copy(
@@ -72,13 +87,8 @@ class Device(abc.ABC):
     ) -> Callable[[], object]:
         """Return a call that copies bytes with what the platform has for it, and no more.
 
-        Both ranges are the device's and stay mapped.
+        Both ranges are the device's and stay mapped. Time it with :meth:`torch_timer`.
         """
-
-    @property
-    @abc.abstractmethod
-    def num_allocations(self) -> int | None:
-        """Allocations of device memory so far; None where there is none of its own."""
 
     def versions(self) -> dict[str, str]:
         """Return the versions of what figures depend on."""
@@ -100,7 +110,6 @@ class HostDevice(Device):
     def __init__(self) -> None:
         self.name = "cpu"
         self.backend = CpuBackend()
-        self.torch_device = torch.device("cpu")
         torch.set_num_threads(1)
 
     @property
@@ -116,26 +125,27 @@ class HostDevice(Device):
                 return int(line.split()[1]) * 1024
         return 0
 
-    def time(self, run: Callable[[], object]) -> tuple[Sample, object]:
-        """Time a call by the host's clock; the device has no other."""
-        begun = time.perf_counter_ns()
-        answer = run()
-        spent_ns = time.perf_counter_ns() - begun
-        return Sample(spent_ns, spent_ns), answer
+    @property
+    def num_allocations(self) -> None:
+        """None: the device's memory is the host's."""
+        return
 
     def settle(self) -> None:
         """Return at once: every call runs to its end."""
+
+    def timer(self, backend: Backend) -> Timer:
+        """Return the host's clock; the device has no other."""
+        return time_host
+
+    def torch_timer(self, backend: Backend) -> Timer:
+        """Return the host's clock."""
+        return time_host
 
     def raw_copy(
         self, target_address: int, source_address: int, num_bytes: int
     ) -> Callable[[], object]:
         """Return a ``memmove``."""
         return lambda: ctypes.memmove(target_address, source_address, num_bytes)
-
-    @property
-    def num_allocations(self) -> None:
-        """None: the device's memory is the host's."""
-        return
 
 
 class GpuDevice(Device):
@@ -156,14 +166,7 @@ class GpuDevice(Device):
             raise ConfigError("this version has no CUDA backend", fix="use --device cpu")
         module: Any = importlib.import_module(name)
         self.name = "cuda"
-        self.torch_device = torch.device("cuda", 0)
         self.backend = module.CudaBackend()
-        # The backend's replay stream, so that raw copies and eager runs are in one order with
-        # replays, and events stand around them.
-        self._stream: torch.cuda.Stream = getattr(
-            self.backend, "stream", torch.cuda.current_stream()
-        )
-        torch.cuda.set_stream(self._stream)
         torch.set_num_threads(1)
         self._pads = [
             torch.empty(_HEAD_START_BYTES, dtype=torch.uint8, device=self.torch_device)
@@ -180,41 +183,69 @@ class GpuDevice(Device):
         """Free memory of the device."""
         return int(torch.cuda.mem_get_info(0)[0])
 
-    def time(self, run: Callable[[], object]) -> tuple[Sample, object]:
-        """Time a call between two events, with the device busy until the host is ahead."""
-        start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self.settle()
-        self._pads[0].copy_(self._pads[1])
-        start.record(self._stream)
-        begun = time.perf_counter_ns()
-        answer = run()
-        host_ns = time.perf_counter_ns() - begun
-        end.record(self._stream)
-        end.synchronize()
-        return Sample(start.elapsed_time(end) * 1e6, host_ns), answer
-
-    def settle(self) -> None:
-        """Wait for every stream."""
-        self.backend.synchronize()
-        torch.cuda.synchronize()
-
-    def raw_copy(
-        self, target_address: int, source_address: int, num_bytes: int
-    ) -> Callable[[], object]:
-        """Return one contiguous ``copy_``: a single ``cudaMemcpyAsync``."""
-        to = torch.as_tensor(_Range(target_address, num_bytes), device=self.torch_device)
-        source = torch.as_tensor(_Range(source_address, num_bytes), device=self.torch_device)
-        return lambda: to.copy_(source, non_blocking=True)
-
     @property
     def num_allocations(self) -> int:
         """Allocations that torch's allocator has made so far."""
         return int(torch.cuda.memory_stats(0).get("allocation.all.allocated", 0))
 
+    def settle(self) -> None:
+        """Wait for every stream of the device."""
+        torch.cuda.synchronize()
+
+    def timer(self, backend: Backend) -> Timer:
+        """Return two events, with the device busy until the host is ahead of it.
+
+        They stand in the order of replays and copies; the second waits for every stream.
+        """
+
+        def time_call(run: Callable[[], object]) -> tuple[Sample, object]:
+            start, end = _event(), _event()
+            self.settle()
+            with backend.ordered():
+                self._head_start()
+                start.record()
+            begun = time.perf_counter_ns()
+            answer = run()
+            host_ns = time.perf_counter_ns() - begun
+            with backend.ordered():
+                end.record()
+            end.synchronize()
+            return Sample(start.elapsed_time(end) * 1e6, host_ns), answer
+
+        return time_call
+
+    def torch_timer(self, backend: Backend) -> Timer:
+        """Return two events on the stream that the operators run on."""
+
+        def time_call(run: Callable[[], object]) -> tuple[Sample, object]:
+            start, end = _event(), _event()
+            self.settle()
+            with backend.ordered():
+                self._head_start()
+                start.record()
+                begun = time.perf_counter_ns()
+                answer = run()
+                host_ns = time.perf_counter_ns() - begun
+                end.record()
+            end.synchronize()
+            return Sample(start.elapsed_time(end) * 1e6, host_ns), answer
+
+        return time_call
+
+    def raw_copy(
+        self, target_address: int, source_address: int, num_bytes: int
+    ) -> Callable[[], object]:
+        """Return one contiguous ``copy_``: a single ``cudaMemcpyAsync``."""
+        target = torch.as_tensor(_Range(target_address, num_bytes), device=self.torch_device)
+        source = torch.as_tensor(_Range(source_address, num_bytes), device=self.torch_device)
+        return lambda: target.copy_(source, non_blocking=True)
+
     def versions(self) -> dict[str, str]:
         """Return those of the host, and CUDA's."""
         return {**super().versions(), "cuda": str(torch.version.cuda)}
+
+    def _head_start(self) -> None:
+        self._pads[0].copy_(self._pads[1])
 
 
 class _Range:
@@ -227,6 +258,10 @@ class _Range:
             "data": (address, False),
             "version": 3,
         }
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 DEVICES: dict[str, type[HostDevice] | type[GpuDevice]] = {"cpu": HostDevice, "cuda": GpuDevice}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from flashrt_ros.bench.checks import BenchError
 from flashrt_ros.bench.context import Cast, Context, Crew
+from flashrt_ros.bench.failures import BenchError
 from flashrt_ros.demo.domain import own_domain
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import EngineGoneError

@@ -81,9 +81,9 @@ def _measure(context: Context, size: int, title: str) -> dict[str, Samples]:
                 engine.core.backend.copy(lane.address, home.block.address, num_bytes)
 
         cases = {
-            "raw": Case(raw, device.time),
-            "backend": Case(by_backend, device.time),
-            "fork": Case(fork, device.time, release),
+            "raw": Case(raw, stand.torch_timer),
+            "backend": Case(by_backend, stand.timer),
+            "fork": Case(fork, stand.timer, release),
         }
         return context.measure(cases, context.plan(1, max_rounds=500), f"fork, {title}")
 

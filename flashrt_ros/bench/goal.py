@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from flashrt_ros.bench.checks import BenchError, WrongResultError
 from flashrt_ros.bench.checksums import checksum, read_checksum
 from flashrt_ros.bench.context import Cast, Context, megabytes
 from flashrt_ros.bench.devices import time_host
 from flashrt_ros.bench.engines import engine_parameters, hired, ros_domain, why_no_ros
+from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import goal_factory
 from flashrt_ros.bench.result import Line, LinePanel, Result, Row, absent, at_most
 from flashrt_ros.bench.sampling import Budget, Case, Plan, Sample, Samples, median, p99
@@ -31,7 +31,7 @@ SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 _TINY_SIZES = (4 << 10,)
 
 MAX_COMMIT_RATIO = 1.5
-"""Of a commit's time at any size to that at the smallest: flat, but for noise."""
+"""Of a commit's time at any size to the shortest one: flat, but for noise."""
 
 _ANSWER_S = 10.0
 _WORDS = {
@@ -57,19 +57,19 @@ def run(context: Context) -> Result:
         BenchError: A process did not do its part.
     """
     sizes = _TINY_SIZES if context.is_tiny else SIZES
-    rows: list[Row] = []
     points: dict[str, list[tuple[float, float, float]]] = {name: [] for name in _LABELS}
-    commit_us = 0.0
+    found: list[tuple[int, dict[str, Samples], int]] = []
     with _topics(context, sizes) as link:
         for number, size in enumerate(sizes):
             seconds = context.budget.share_s(len(sizes) - number)
             samples, copies = _measure(context, size, seconds, link)
-            commit_us = commit_us or median(samples["commit"].host_us)
-            rows += _rows(size, samples, copies, commit_us)
+            found.append((size, samples, copies))
             for name, values in points.items():
                 if name in samples:
                     us = samples[name].host_us
                     values.append((size / 1024, median(us), p99(us)))
+    commit_us = min(median(samples["commit"].host_us) for _, samples, _ in found)
+    rows = [row for part in found for row in _rows(*part, commit_us)]
     lines = []
     for name, values in points.items():
         if values:

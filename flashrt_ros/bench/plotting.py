@@ -19,7 +19,7 @@ MARKERS = ("o", "s", "D", "^")
 
 _PANEL_IN = 5.4
 _HEIGHT_IN = 3.4
-_TOP_IN = 1.15
+_TOP_IN = 1.4
 _BOTTOM_IN = 0.85
 _COLUMNS = 3
 _SPAN = 20.0
@@ -75,7 +75,7 @@ def _draw(result: Result) -> Any:
         right=1 - 0.35 / width,
         top=1 - _TOP_IN / height,
         bottom=_BOTTOM_IN / height,
-        wspace=0.7 if has_bars else 0.22,
+        wspace=0.55 if has_bars else 0.22,
         hspace=(_BOTTOM_IN + 0.25) / _HEIGHT_IN,
     )
     for number, panel in enumerate(result.panels):
@@ -193,4 +193,8 @@ def _bars(axes: Axes, panel: BarPanel) -> None:
 
 
 def _text(middle: float, high: float | None) -> str:
-    return f"{middle:.3g}" if high is None else f"{middle:.3g}, p99 {high:.3g}"
+    return _number(middle) if high is None else f"{_number(middle)}, p99 {_number(high)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

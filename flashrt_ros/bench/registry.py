@@ -1,14 +1,15 @@
-"""Benches by name."""
+"""Benches by name; imports without torch."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flashrt_ros.bench.context import Context
-from flashrt_ros.bench.result import Result
+if TYPE_CHECKING:
+    from flashrt_ros.bench.context import Context
+    from flashrt_ros.bench.result import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ BENCHES: dict[str, Bench] = {
     "replay": Bench("replay", "a captured plan beside eager and torch.compile", 1.5),
     "restore": Bench("restore", "restore by copy beside a raw copy, by flip beside a replay", 2.0),
     "snapshot": Bench("snapshot", "ticks with snapshots beside them, and without"),
-    "fork": Bench("fork", "a fork into 16 lanes beside raw copies", 0.5),
+    "fork": Bench("fork", "a fork into 16 lanes beside raw copies"),
     "tick": Bench("tick", "how late ticks start while cameras stream through the nodes", 1.5),
     "goal": Bench("goal", "a goal through a slot beside one through a topic"),
     "service": Bench("service", "resets beside empty calls, as a service and from a client"),

@@ -10,12 +10,9 @@ from typing import Any
 
 import torch
 
-from flashrt_ros.bench.checks import (
-    WrongResultError,
-    require_different,
-    require_equal,
-)
+from flashrt_ros.bench.checks import require_different, require_equal
 from flashrt_ros.bench.context import Context
+from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_least
 from flashrt_ros.bench.sampling import Case, Samples, median, p99
 from flashrt_ros.bench.stand import Stand
@@ -88,10 +85,20 @@ def _measure(context: Context, model: PolicyModel, size: str, num_left: int) -> 
         programs, keys = model.programs(), model.plan().nodes
         views, slots, lane = stand.views, stand.slots, stand.environment.lane
 
-        def eager() -> None:
-            with torch.no_grad():
-                for key in keys:
-                    programs[key](views, slots)
+        backend = stand.engine.core.backend
+
+        def programs_in_order() -> None:
+            for key in keys:
+                programs[key](views, slots)
+
+        def in_order(call: Call) -> Call:
+            def ordered() -> None:
+                with backend.ordered(), torch.no_grad():
+                    call()
+
+            return ordered
+
+        eager = in_order(programs_in_order)
 
         def captured() -> None:
             for key in keys:
@@ -99,7 +106,7 @@ def _measure(context: Context, model: PolicyModel, size: str, num_left: int) -> 
 
         context.say(f"{size}: comparing bytes")
         _check(stand, eager, captured)
-        compiled, why = _compiled(context, stand, eager)
+        compiled, why = _compiled(context, stand, eager, programs_in_order, in_order)
         calls: dict[str, Call] = {"eager": eager, "captured": captured}
         if compiled is not None:
             calls["compiled"] = compiled
@@ -121,7 +128,9 @@ def _check(stand: Stand, eager: Call, captured: Call) -> None:
     require_equal("a replay", stand.buffers(*roles), expected)
 
 
-def _compiled(context: Context, stand: Stand, eager: Call) -> tuple[Call | None, str]:
+def _compiled(
+    context: Context, stand: Stand, eager: Call, plain: Call, in_order: Callable[[Call], Call]
+) -> tuple[Call | None, str]:
     """Compile the plan and look at its chunk; or say why that is not done."""
     why = _why_no_compiler(context)
     if why:
@@ -132,7 +141,7 @@ def _compiled(context: Context, stand: Stand, eager: Call) -> tuple[Call | None,
     context.device.settle()
     expected = stand.views[CHUNK].clone()
     stand.put(before)
-    call: Call = torch.compile(eager, dynamic=False)
+    call = in_order(torch.compile(plain, dynamic=False))
     try:
         call()
     except (RuntimeError, OSError, ImportError) as error:

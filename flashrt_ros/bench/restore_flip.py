@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from flashrt_ros.bench.checks import BenchError, require_different, require_equal
+from flashrt_ros.bench.checks import require_different, require_equal
 from flashrt_ros.bench.context import Context, megabytes
+from flashrt_ros.bench.failures import BenchError
 from flashrt_ros.bench.models import StatefulPolicy
 from flashrt_ros.bench.result import Line, LinePanel, Row, absent, at_most
 from flashrt_ros.bench.sampling import Budget, Case, Plan, Samples, median, p99
@@ -112,9 +113,9 @@ def _sample(context: Context, stand: Stand, seconds: float, text: str) -> dict[s
         return path == "flip"
 
     cases = {
-        "replay": Case(replay, device.time, stand.refill),
-        "flip": Case(flip_and_replay, device.time, stand.refill),
-        "reset": Case(reset_and_replay, device.time, stand.refill),
+        "replay": Case(replay, stand.timer, stand.refill),
+        "flip": Case(flip_and_replay, stand.timer, stand.refill),
+        "reset": Case(reset_and_replay, stand.timer, stand.refill),
         "refill": Case(stand.refill, device.time_wall, stand.restore),
     }
     return context.measure(cases, Plan(seconds, max_rounds=500), text)

@@ -122,6 +122,8 @@ def measure(
     plan: Plan,
     rng: random.Random,
     tell: Callable[[float], None] = lambda share: None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Samples]:
     """Time peers interleaved: each round runs every one of them once, in random order.
 
@@ -132,6 +134,7 @@ def measure(
         plan: How long.
         rng: Shuffles.
         tell: Told the share of the time that has gone, now and then.
+        clock: Seconds, monotonic.
 
     Returns:
         Samples by name, one a round, so that those of one round may be compared.
@@ -141,13 +144,13 @@ def measure(
             _sample(case, plan.pace_s)
     found: dict[str, list[Sample]] = {name: [] for name in cases}
     names = list(cases)
-    begun = time.monotonic()
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
+    begun = clock()
     try:
         for number in range(plan.max_rounds):
-            elapsed = time.monotonic() - begun
+            elapsed = clock() - begun
             if number >= plan.min_rounds and elapsed >= plan.seconds:
                 break
             tell(min(1.0, elapsed / plan.seconds) if plan.seconds else 1.0)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from flashrt_ros.bench.checks import BenchError, WrongResultError
 from flashrt_ros.bench.context import Cast, Context, megabytes
 from flashrt_ros.bench.devices import time_host
 from flashrt_ros.bench.engines import engine_parameters, hired, ros_domain, why_no_ros
+from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import stateful_factory
 from flashrt_ros.bench.result import Bar, BarPanel, Floats, Result, Row, absent, at_most
 from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99

@@ -14,9 +14,9 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from std_srvs.srv import Trigger
 
-from flashrt_ros.bench.checks import BenchError
 from flashrt_ros.bench.context import Crew
 from flashrt_ros.bench.engines import START_S, wait_for
+from flashrt_ros.bench.failures import BenchError
 
 _ANSWER_S = 5.0
 _LOOK_S = 1.0

@@ -118,6 +118,7 @@ def _check(stand: Stand) -> None:
     stand.snapshot(_NAME)
     stand.step()
     require_different("a tick", stand.buffers(), expected)
+    stand.scramble(2)
     stand.restore(_NAME)
     require_equal("a snapshot", stand.buffers(), expected)
     stand.feed()

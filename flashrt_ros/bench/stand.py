@@ -11,8 +11,10 @@ import msgspec
 import numpy as np
 import torch
 
-from flashrt_ros.bench.checks import BenchError, copies
+from flashrt_ros.bench.checks import copies
 from flashrt_ros.bench.devices import Device
+from flashrt_ros.bench.failures import BenchError
+from flashrt_ros.bench.sampling import Timer
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.store import home_name
 from flashrt_ros.engine import protocol
@@ -83,6 +85,16 @@ class Stand:
         self._exits.close()
 
     @property
+    def timer(self) -> Timer:
+        """Times what submits work to the engine's backend."""
+        return self.device.timer(self.engine.core.backend)
+
+    @property
+    def torch_timer(self) -> Timer:
+        """Times torch operators in the backend's order."""
+        return self.device.torch_timer(self.engine.core.backend)
+
+    @property
     def environment(self) -> Environment:
         """The one environment."""
         return self.engine.environment(0)
@@ -122,12 +134,14 @@ class Stand:
 
     def put(self, buffers: Mapping[str, torch.Tensor]) -> None:
         """Write buffers that :meth:`buffers` gave back into the lane."""
+        self.device.settle()
         for name, value in buffers.items():
             self.views[name].copy_(value)
         self.device.settle()
 
     def scramble(self, seed: int, prefix: str = "ballast") -> None:
         """Fill the STATE buffers of a prefix with random bytes."""
+        self.device.settle()
         generator = torch.Generator(device=self.device.torch_device).manual_seed(seed)
         for name, view in self.views.items():
             if name.startswith(prefix):

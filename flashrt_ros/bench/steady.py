@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flashrt_ros.bench.checks import WrongResultError
 from flashrt_ros.bench.context import Context
+from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.result import Line, LinePanel, Result, Row, absent, at_most
 from flashrt_ros.bench.stand import Stand
 from flashrt_ros.engine import protocol

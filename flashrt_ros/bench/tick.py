@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashrt_ros.bench.checks import BenchError, WrongResultError
 from flashrt_ros.bench.checksums import checksum, read_checksum
 from flashrt_ros.bench.context import Cast, Context, Crew
 from flashrt_ros.bench.devices import num_cores
@@ -20,6 +19,7 @@ from flashrt_ros.bench.engines import (
     wait_for,
     why_no_ros,
 )
+from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_most
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.protocol import Output

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from flashrt_ros.bench.checks import BenchError, WrongResultError
+from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.registry import BENCHES
 from flashrt_ros.cli.consoles import make_console
 from flashrt_ros.errors import ConfigError

@@ -1,0 +1,123 @@
+"""Every bench on the CPU with a budget for a look: its rows, its panels, what it leaves behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flashrt_ros.bench.context import Context
+from flashrt_ros.bench.registry import BENCHES
+from flashrt_ros.bench.result import Result
+
+needs_ros = pytest.mark.skipif(
+    importlib.util.find_spec("rclpy") is None, reason="needs ROS; pip install -e '.[ros,test]'"
+)
+
+ROWS = {
+    "replay": ("eager plan", "captured plan", "torch.compile"),
+    "restore": (
+        "raw copy",
+        "restore, runtime",
+        "restore, runtime, host time added",
+        "restore, engine",
+        "restore, engine, host time added",
+        "loop over 50 buffers",
+        "copy.deepcopy",
+        "replay",
+        "flip and replay, runtime, added to a replay",
+        "reset and replay, engine, added to a replay",
+        "refill of the lane left",
+        "resets that copy, one every 0.5 ms",
+        "shortest interval that always flips",
+    ),
+    "snapshot": (
+        "tick alone",
+        "tick with a snapshot of 1 MB beside it; ratio of p99",
+        "largest snapshot up to which p99 keeps within 1.1",
+    ),
+    "fork": ("raw copies", "copies, runtime", "fork, engine", "fork, engine, host time"),
+    "tick": (
+        "lateness in the engine's process",
+        "ticks missed in the engine's process",
+        "lateness in a thread of the node's process",
+        "lateness in a thread, switch interval 50 us",
+    ),
+    "goal": (
+        "goal by slot, write and commit",
+        "goal by slot, write to the end of its plan",
+        "goal by topic, write to consumed",
+        "commit",
+        "copies between write and read",
+    ),
+    "service": (
+        "empty Trigger, ~/ping",
+        "~/reset",
+        "~/reset, added to an empty Trigger beyond the verb",
+        "ping, client",
+        "reset by flip, client",
+        "reset by flip, added to a ping",
+        "reset by copy, client",
+        "reset by copy, added to a ping and the copy",
+        "reset by flip, busy engine",
+        "reset by flip, busy engine, added to an idle one",
+    ),
+    "steady": ("allocations of device memory", "growth of host memory"),
+}
+"""What the rows of each bench begin with; the sizes come after."""
+
+
+def test_every_bench_is_named_here() -> None:
+    assert set(ROWS) == set(BENCHES)
+
+
+@pytest.mark.parametrize("name", ["replay", "restore", "snapshot", "fork", "steady"])
+def test_a_bench_in_this_process(name: str, make_context: Callable[..., Context]) -> None:
+    check(name, BENCHES[name].run(make_context()))
+
+
+@needs_ros
+@pytest.mark.parametrize("name", ["goal", "service", "tick"])
+def test_a_bench_with_processes(
+    name: str, make_context: Callable[..., Context], tmp_path: Path
+) -> None:
+    domain = os.environ["ROS_DOMAIN_ID"]
+    check(name, BENCHES[name].run(make_context()))
+    assert os.environ["ROS_DOMAIN_ID"] == domain
+    assert not list((tmp_path / "flashrt").glob("*.sock"))
+
+
+@pytest.mark.parametrize("name", ["goal", "service"])
+def test_a_bench_without_ros_says_so(
+    name: str, make_context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("engines", name):
+        monkeypatch.setattr(f"flashrt_ros.bench.{module}.why_no_ros", lambda: "no ROS")
+    result = BENCHES[name].run(make_context())
+    missing = [row for row in result.rows if row.median is None]
+    assert missing
+    assert all("absent: no ROS" in row.title for row in missing)
+    assert [row for row in result.rows if row.median is not None]
+
+
+def test_ticks_without_ros_are_absent(
+    make_context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flashrt_ros.bench.tick.why_no_ros", lambda: "no ROS")
+    result = BENCHES["tick"].run(make_context())
+    assert all(row.met is None and row.median is None for row in result.rows)
+
+
+def check(name: str, result: Result) -> None:
+    assert result.bench == name
+    titles = [row.title for row in result.rows]
+    for begin in ROWS[name]:
+        assert any(title.startswith(begin) for title in titles), (begin, titles)
+    for row in result.rows:
+        assert (row.median is None) == row.note.startswith("absent"), row
+        assert row.met is None or row.target is not None
+    assert result.panels
+    assert result.summary

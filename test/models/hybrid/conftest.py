@@ -52,7 +52,9 @@ class Rig:
             self.backend.create_arena(layout, num_lanes=num_lanes)
         )
         self.arena.seal()
-        self.noise = self.stack.enter_context(NoiseRing(model.noise_shape, num_slots=4))
+        self.noise = self.stack.enter_context(
+            NoiseRing(model.noise_shape, num_slots=4, backend=self.backend)
+        )
         self.graphs = self.stack.enter_context(
             GraphSet(self.backend, model.programs(), self.arena, self.noise.slots)
         )
@@ -100,13 +102,18 @@ def make_rig(one_thread: None) -> Iterator[Callable[..., Rig]]:
     with ExitStack() as stack:
 
         def make(
-            config: dict[str, object] | None = None, *, chunk_length: int = 64, num_lanes: int = 1
+            config: dict[str, object] | None = None,
+            *,
+            chunk_length: int = 64,
+            num_lanes: int = 1,
+            dtype: torch.dtype = torch.float32,
         ) -> Rig:
             model = HybridLm.random(
                 HybridConfig.from_json(SMALL if config is None else config),
                 0,
                 max_positions=MAX_POSITIONS,
                 chunk_length=chunk_length,
+                dtype=dtype,
             )
             rig = Rig(model, num_lanes)
             stack.push(rig.stack)

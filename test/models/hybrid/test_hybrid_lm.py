@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+import torch
+
 from flashrt_ros.models.base import NOISE_SEED, NOISE_SLOT
 from flashrt_ros.models.hybrid_lm import (
     BIAS,
@@ -22,7 +25,7 @@ from flashrt_ros.models.hybrid_lm import (
     TOKENS,
 )
 from flashrt_ros.runtime.spec import Role
-from test.models.hybrid.conftest import MAX_POSITIONS, SMALL, Rig, compute, random_tokens
+from test.models.hybrid.conftest import MAX_POSITIONS, SMALL, Rig, compute, decode, random_tokens
 
 STATE = {POSITION, NEXT_TOKEN, LOG_PROBABILITY, NOISE_SEED, LOGITS, CONVOLUTION, RECURRENT}
 ADVANCED = {POSITION, NEXT_TOKEN, LOG_PROBABILITY, LOGITS, CONVOLUTION, RECURRENT, KEYS_VALUES}
@@ -64,14 +67,27 @@ def test_lengths_of_the_chunk_agree(make_rig: Callable[..., Rig]) -> None:
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_experts_restore_to_the_bit(make_rig: Callable[..., Rig]) -> None:
-    config = SMALL | {
-        "num_experts": 8,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 32,
-    }
-    session = make_rig(config, chunk_length=128).sessions[0]
+EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype"),
+    [
+        (EXPERTS, torch.float32),
+        ({}, torch.bfloat16),
+        ({"model_type": "qwen3_5_text"}, torch.float32),
+    ],
+    ids=["experts", "bfloat16", "qwen3_5"],
+)
+def test_every_kind_restores_to_the_bit(
+    make_rig: Callable[..., Rig], change: dict[str, object], dtype: torch.dtype
+) -> None:
+    session = make_rig(SMALL | change, chunk_length=128, dtype=dtype).sessions[0]
     tokens = random_tokens(200)
     cold = compute(session, tokens, 8)
     session.reset()
@@ -82,6 +98,5 @@ def test_experts_restore_to_the_bit(make_rig: Callable[..., Rig]) -> None:
     session.restore(capsule)
     session.append(tokens[64:])
 
-    logits = [session.logits().tobytes()]
-    assert (logits[0], session.decode(8)) == (cold[1][0], cold[0])
+    assert decode(session, 8) == cold
     capsule.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -225,10 +226,8 @@ def _stateful_policy(
 
 def __getattr__(name: str) -> Callable[[Path | None], MinimalPolicy]:
     """Make the factories whose sizes stand in their names."""
-    kind, _, rest = name.partition("_")
-    parts = rest.split("_")
-    if kind == "goal" and len(parts) == 1 and rest.isdecimal():
-        return partial(_goal_policy, int(rest))
-    if kind == "stateful" and len(parts) == 3:
-        return partial(_stateful_policy, int(parts[0]), int(parts[1]), parts[2])
+    if match := re.fullmatch(r"goal_(\d+)", name):
+        return partial(_goal_policy, int(match[1]))
+    if match := re.fullmatch(r"stateful_(\d+)_(\d+)_(cpu|cuda)", name):
+        return partial(_stateful_policy, int(match[1]), int(match[2]), match[3])
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -39,7 +39,7 @@ class Bench:
 
 
 BENCHES: dict[str, Bench] = {
-    "replay": Bench("replay", "a captured plan beside eager and torch.compile", 1.5),
+    "replay": Bench("replay", "a captured plan beside eager and torch.compile", 2.5),
     "restore": Bench("restore", "restore by copy beside a raw copy, by flip beside a replay", 2.0),
     "snapshot": Bench("snapshot", "ticks with snapshots beside them, and without"),
     "fork": Bench("fork", "a fork into 16 lanes beside raw copies"),

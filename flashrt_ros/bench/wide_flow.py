@@ -219,10 +219,10 @@ class WideFlowPolicy(PolicyModel):
         buffers["context"].copy_(torch.cat([patches, goal, joints], 0))
 
     def _denoise(self, step: int) -> Program:
-        network = self._network
+        network, time = self._network, self._network.time[step].clone()
 
         def program(buffers: Buffers, slots: Slots) -> None:
-            x = network.actions_in(buffers["denoised"]) + network.time[step]
+            x = network.actions_in(buffers["denoised"]) + time
             for layer in network.layers:
                 x = layer(x, buffers["context"])
             buffers["denoised"].add_(network.actions_out(x), alpha=1.0 / NUM_STEPS)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from rich.text import Text
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.registry import BENCHES
 from flashrt_ros.cli.consoles import make_console
-from flashrt_ros.errors import ConfigError
+from flashrt_ros.errors import ConfigError, FlashrtError
 
 if TYPE_CHECKING:
     from flashrt_ros.bench.context import Context
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from flashrt_ros.bench.result import Result, Row
 
 ALL = "all"
+
+logger = logging.getLogger(__name__)
 
 SECONDS = 30.0
 """Budget of one bench; of ``all``, as much for each."""
@@ -58,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one bench, or each in turn.
 
     Returns:
-        0; 1 with ``--check`` if a target was missed, and whenever a bench found a wrong
-        result or could not go on. What the others found is shown and written even so.
+        0; 1 with ``--check`` if a target was missed, and whenever a bench failed: it found a
+        wrong result, or could not go on. What the others found is shown and written even so.
 
     Raises:
         ConfigError: There is no such device, folder or matplotlib.
@@ -71,18 +74,19 @@ def run(arguments: argparse.Namespace) -> int:
     names = list(BENCHES) if is_all else [arguments.name]
     budget_s = SECONDS * len(names) if arguments.budget is None else arguments.budget
     device = DEVICES[arguments.device]()
-    results, failures = _run(names, device, budget_s)
-    console = make_console()
-    for result in results:
-        console.print(shown(result))
-    for name, error in failures:
-        console.print(Text.assemble((f"{name}: ", "bold red"), str(error)))
-    if arguments.json is not None:
-        _write(arguments.json, arguments.name, results)
-    if arguments.plot is not None:
-        _plot(arguments.plot, results)
+    results: list[Result] = []
+
+    def keep(result: Result) -> None:
+        """Write what there is so far: a bench that never ends costs its own figures only."""
+        results.append(result)
+        if arguments.json is not None:
+            _write(arguments.json, arguments.name, results)
+        if arguments.plot is not None:
+            _plot(arguments.plot, result)
+
+    num_failed = _run(names, device, budget_s, keep)
     is_missed = arguments.check and any(result.missed for result in results)
-    return 1 if failures or is_missed else 0
+    return 1 if num_failed or is_missed else 0
 
 
 def shown(result: Result) -> RenderableType:
@@ -110,14 +114,14 @@ def shown(result: Result) -> RenderableType:
 
 
 def _run(
-    names: Sequence[str], device: Device, budget_s: float
-) -> tuple[list[Result], list[tuple[str, Exception]]]:
+    names: Sequence[str], device: Device, budget_s: float, keep: Callable[[Result], None]
+) -> int:
+    """Run benches in turn, show each result and have it kept; returns how many failed."""
     from flashrt_ros.bench.sampling import Budget
 
-    results: list[Result] = []
-    failures: list[tuple[str, Exception]] = []
     weights = {name: BENCHES[name].weight for name in names}
     budget = Budget(budget_s)
+    num_failed = 0
     console = make_console()
     columns = (
         TextColumn("{task.fields[bench]:<9}"),
@@ -133,14 +137,21 @@ def _run(
             seconds = max(_LEAST_S, budget.left_s) * weights[name] / left
             progress.start_task(tasks[name])
             context = _context(device, seconds, progress, tasks[name])
+            description = "done"
             try:
-                results.append(BENCHES[name].run(context))
-            except (WrongResultError, BenchError) as error:
-                failures.append((name, error))
-                progress.update(tasks[name], completed=1.0, description=f"failed: {error}")
+                result = BENCHES[name].run(context)
+            except Exception as error:
+                # One bench that fails must not cost what the others find.
+                if not isinstance(error, WrongResultError | BenchError | FlashrtError):
+                    logger.exception("bench '%s' failed", name)
+                console.print(Text.assemble((f"{name}: ", "bold red"), str(error)))
+                num_failed += 1
+                description = "failed"
             else:
-                progress.update(tasks[name], completed=1.0, description="done")
-    return results, failures
+                console.print(shown(result))
+                keep(result)
+            progress.update(tasks[name], completed=1.0, description=description)
+    return num_failed
 
 
 def _context(device: Device, seconds: float, progress: Progress, task: TaskID) -> Context:
@@ -177,17 +188,15 @@ def _check_files(arguments: argparse.Namespace, *, is_all: bool) -> None:
 def _write(path: Path, name: str, results: Sequence[Result]) -> None:
     plain = [result.plain() for result in results]
     file = path / f"{name}.json" if path.is_dir() else path
-    value = plain if name == ALL else plain[0] if plain else None
-    if value is not None:
-        file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    value = plain if name == ALL else plain[0]
+    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _plot(path: Path, results: Sequence[Result]) -> None:
+def _plot(path: Path, result: Result) -> None:
     from flashrt_ros.bench import plotting
 
-    for result in results:
-        if result.panels:
-            plotting.save(path / f"{result.bench}.png" if path.is_dir() else path, result)
+    if result.panels:
+        plotting.save(path / f"{result.bench}.png" if path.is_dir() else path, result)
 
 
 def _number(value: float | None) -> str:

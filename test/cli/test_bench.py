@@ -14,6 +14,7 @@ from flashrt_ros.bench.context import Context
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.registry import BENCHES, Bench
 from flashrt_ros.bench.result import Bar, BarPanel, Line, LinePanel, Result, Row, at_most
+from flashrt_ros.errors import ConfigError
 
 Flashrt = Callable[..., tuple[int, str, str]]
 
@@ -108,9 +109,21 @@ def test_the_budget_of_all_is_shared_out(benches: dict[str, Fake], flashrt: Flas
     assert benches["good"].budgets[-1] == pytest.approx(3.0, abs=0.1)
 
 
-@pytest.mark.parametrize("error", [WrongResultError("wrong bytes"), BenchError("no engine")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        WrongResultError("wrong bytes"),
+        BenchError("no engine"),
+        ConfigError("no room"),
+        RuntimeError("out of memory"),
+    ],
+)
 def test_a_bench_that_fails_leaves_the_others(
-    benches: dict[str, Fake], flashrt: Flashrt, tmp_path: Path, error: Exception
+    benches: dict[str, Fake],
+    flashrt: Flashrt,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
 ) -> None:
     benches["good"].error = error
     file = tmp_path / "all.json"
@@ -118,6 +131,8 @@ def test_a_bench_that_fails_leaves_the_others(
     assert code == 1
     assert str(error) in out
     assert [one["bench"] for one in json.loads(file.read_text())] == ["bad"]
+    has_trace = any(record.exc_info for record in caplog.records)
+    assert has_trace == isinstance(error, RuntimeError)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "much"])

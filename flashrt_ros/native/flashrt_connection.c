@@ -177,8 +177,8 @@ int fr_send(flashrt_client *client, const fr_writer *request, int64_t expires_ms
     if (number == EAGAIN) {
       if (fr_wait(client, POLLOUT, expires_ms))
         continue;
-      return fr_end(client, error, FLASHRT_ENGINE_GONE, "engine '%s' takes no messages; see its log",
-                    client->engine);
+      return fr_end(client, error, FLASHRT_ENGINE_GONE,
+                    "engine '%s' takes no messages; see its log", client->engine);
     }
     if (!last_failure(client, &failure))
       return end_with_errno(client, error, number);

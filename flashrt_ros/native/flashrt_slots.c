@@ -32,7 +32,7 @@ static bool is_text(fr_bytes text, const char *wanted)
 
 /* opening ------------------------------------------------------------------------------------- */
 
-/* Read a field; UNSUPPORTED if it can't be told here, else OK, with is_bad set if it is nonsense. */
+/* Read a field. UNSUPPORTED if it can't be told here; else OK, is_bad says if it is nonsense. */
 static int read_field(flashrt_writer *writer, fr_reader *message, flashrt_field_info *field,
                       flashrt_error *error)
 {
@@ -131,11 +131,11 @@ int flashrt_open_writer(flashrt_client *client, const char *channel, uint32_t en
   if (code)
     return code;
   flashrt_writer *writer = calloc(1, sizeof *writer);
-  if (fd < 0)
-    code = fr_end(client, error, FLASHRT_PROTOCOL, "no memory came with a ring");
-  else if (!writer || !fr_make_pool(&writer->pool, (size_t)(reply.end - reply.at)))
+  if (!writer || !fr_make_pool(&writer->pool, (size_t)(reply.end - reply.at))) {
     code = fr_fail(error, FLASHRT_INTERNAL, "no memory is left");
-  if (!code) {
+  } else if (fd < 0) {
+    code = fr_end(client, error, FLASHRT_PROTOCOL, "no memory came with a ring");
+  } else {
     writer->client = client;
     code = read_opened(writer, &reply, &ring_bytes, error);
   }

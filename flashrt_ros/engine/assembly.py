@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import torch
 
+from flashrt_ros.engine.bindings import Bindings
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.goals import Goals
@@ -19,7 +20,7 @@ from flashrt_ros.errors import ConfigError
 from flashrt_ros.models.base import PolicyModel
 from flashrt_ros.models.checks import check_model
 from flashrt_ros.runtime.arena import Arena
-from flashrt_ros.runtime.cpu import CpuBackend
+from flashrt_ros.runtime.devices import make_backend
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import LanePool
 from flashrt_ros.runtime.noise import NoiseRing
@@ -66,21 +67,24 @@ def _build(
     model: PolicyModel, config: EngineConfig, clock_ns: Callable[[], int], undo: ExitStack
 ) -> tuple[Core, GraphSet, Arena]:
     """Make the parts, each with its own undoing should a later one fail."""
-    backend = CpuBackend()
+    backend = make_backend(config.device)
+    undo.callback(backend.close)
+    with backend.ordered():
+        model.to(backend.device)
     layout = ArenaLayout.of(model.buffers())
     latches = Latches(
         model,
         backend,
         num_environments=config.num_environments,
         num_branches=config.num_branch_lanes,
-        staged=config.staged_channels,
+        staged=config.staged_channels if backend.reads_host_in_place else all_channels(model),
         detect_torn=config.test_hooks,
     )
     undo.callback(latches.close)
     slots = latches.slots()
     noise = None
     if model.noise_shape is not None:
-        noise = NoiseRing(model.noise_shape, num_slots=NUM_NOISE_SLOTS)
+        noise = NoiseRing(model.noise_shape, num_slots=NUM_NOISE_SLOTS, backend=backend)
         undo.callback(noise.close)
         slots.update(noise.slots)
     num_lanes = config.num_environments + config.num_standby_lanes + config.num_branch_lanes
@@ -106,6 +110,7 @@ def _build(
         storage=storage,
         latches=latches,
         goals=Goals(latches, layout, model.inputs(), backend),
+        bindings=Bindings(layout, backend),
         environments=[
             Environment(env_index=index, branch=ENVIRONMENT, lane=pool.acquire())
             for index in range(config.num_environments)
@@ -113,7 +118,13 @@ def _build(
         clock_ns=clock_ns,
     )
     for env in core.environments:
-        for name, value in model.initial_state().items():
-            env.lane.views[name].copy_(value)
+        with backend.ordered():
+            for name, value in model.initial_state().items():
+                env.lane.views[name].copy_(value)
         core.reseed(env, config.seed + env.env_index, 0)
     return core, graphs, arena
+
+
+def all_channels(model: PolicyModel) -> tuple[str, ...]:
+    """Name every channel of a model."""
+    return tuple(spec.name for spec in model.channels())

@@ -105,7 +105,7 @@ def assemble_batched(
         slots = dict(inputs.slots)
         noise = None
         if model.noise_shape is not None:
-            noise = NoiseRing(model.noise_shape, num_slots=num_rows)
+            noise = NoiseRing(model.noise_shape, num_slots=num_rows, backend=backend)
             undo.callback(noise.close)
             slots.update(noise.slots)
         arena = undo.enter_context(backend.create_arena(layout, num_lanes=num_rows))

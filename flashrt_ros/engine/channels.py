@@ -12,6 +12,7 @@ import ctypes
 import itertools
 from collections import deque
 from types import TracebackType
+from typing import Protocol
 
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.ring import SlotMeta, SlotState, WriterRing
@@ -20,6 +21,16 @@ from flashrt_ros.errors import LoanError, NoFreeSlotError, NoWriterRingError
 from flashrt_ros.runtime.spec import PAGE_BYTES, ChannelSpec, round_up
 
 __all__ = ["Channel", "SlotMeta", "SlotState", "WriterRing"]
+
+
+class Locker(Protocol):
+    """Locks mapped memory for a device; see ``runtime.backend.Backend``."""
+
+    def register(self, address: int, num_bytes: int) -> None:
+        """Lock a range, so that the device reads it in place."""
+
+    def unregister(self, address: int) -> None:
+        """Unlock the range at an address; waits for the device."""
 
 
 class Channel:
@@ -35,13 +46,21 @@ class Channel:
         num_environments: Each gets rings of its own.
         num_engine_slots: Slots of the engine's own ring, 0 for a ring's worth per
             environment.
+        locker: Locks the memory for a device that reads it in place, or None. Unlocking
+            waits for the device, so that rings are made before their writers come.
 
     Raises:
         SharedMemoryError: The range can't be reserved.
+        BackendError: The memory can't be locked.
     """
 
     def __init__(
-        self, spec: ChannelSpec, *, num_environments: int = 1, num_engine_slots: int = 0
+        self,
+        spec: ChannelSpec,
+        *,
+        num_environments: int = 1,
+        num_engine_slots: int = 0,
+        locker: Locker | None = None,
     ) -> None:
         num_rings = spec.num_rings * num_environments
         num_own = num_engine_slots or spec.num_ring_slots * num_environments
@@ -62,12 +81,21 @@ class Channel:
         self._pending: list[int | None] = [None] * num_environments
         self._sequences = [0] * num_environments
         self._tickets = itertools.count(1)
+        self._locker = locker
+        self._locked: set[int] = set()
+        self._spare: dict[int, SlotMemory] = {}
+        if locker is not None:
+            self._prepare(num_rings)
 
     # what there is ---------------------------------------------------------------------------
 
     def pending(self, env_index: int) -> int | None:
         """Return the newest committed slot that no latch has taken yet, if there is one."""
         return self._pending[env_index]
+
+    def is_own(self, slot: int) -> bool:
+        """Tell whether a slot is the engine's own, for goals brought back."""
+        return slot >= self._own_first
 
     def state(self, slot: int) -> SlotState:
         """Say who may touch a slot; without a writer, a ring's slots are free."""
@@ -121,13 +149,7 @@ class Channel:
                 fix="close a writer",
             )
         index = first + rings.index(None)
-        memory = SlotMemory(f"flashrt-{self.spec.name}", self.spec.ring_bytes)
-        try:
-            memory.seal()
-            linux.remap_shared(self._ring_address(index), self.spec.ring_bytes, memory.fd)
-        except BaseException:
-            memory.close()
-            raise
+        memory = self._spare.pop(index, None) or self._make_ring(index)
         ring = WriterRing(self, env_index, index, memory, self._tickets)
         self._rings[index] = ring
         return ring
@@ -249,6 +271,10 @@ class Channel:
             if ring is not None:
                 ring.is_open = False
                 ring.memory.close()
+        for memory in self._spare.values():
+            memory.close()
+        for address in tuple(self._locked):
+            self._unlock(address)
         linux.unmap(self.address, self.num_bytes)
 
     def __enter__(self) -> Channel:
@@ -263,6 +289,42 @@ class Channel:
         self.close()
 
     # inside ----------------------------------------------------------------------------------
+
+    def _prepare(self, num_rings: int) -> None:
+        """Make every ring and lock it, and the engine's own."""
+        assert self._locker is not None
+        try:
+            for index in range(num_rings):
+                self._spare[index] = self._make_ring(index)
+            own = self.address + num_rings * self.spec.ring_bytes
+            self._lock(own, self.address + self.num_bytes - own)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_ring(self, index: int) -> SlotMemory:
+        """Map fresh sealed memory into a ring's place, in exchange for what is there."""
+        address, num_bytes = self._ring_address(index), self.spec.ring_bytes
+        memory = SlotMemory(f"flashrt-{self.spec.name}", num_bytes)
+        try:
+            memory.seal()
+            self._unlock(address)
+            linux.remap_shared(address, num_bytes, memory.fd)
+            self._lock(address, num_bytes)
+        except BaseException:
+            memory.close()
+            raise
+        return memory
+
+    def _lock(self, address: int, num_bytes: int) -> None:
+        if self._locker is not None:
+            self._locker.register(address, num_bytes)
+            self._locked.add(address)
+
+    def _unlock(self, address: int) -> None:
+        if self._locker is not None and address in self._locked:
+            self._locked.discard(address)
+            self._locker.unregister(address)
 
     def _ring_address(self, index: int) -> int:
         return self.address + index * self.spec.ring_bytes
@@ -289,5 +351,7 @@ class Channel:
 
     def _retire_if_drained(self, ring: WriterRing) -> None:
         if not ring.is_open and ring.is_drained and not self._is_closed:
-            linux.remap_private(self._ring_address(ring.index), self.spec.ring_bytes)
+            if self._locker is None:
+                linux.remap_private(self._ring_address(ring.index), self.spec.ring_bytes)
+            # else its pages stay, locked and lent to nobody, until the place has a new writer
             self._rings[ring.index] = None

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from flashrt_ros.errors import ConfigError
+from flashrt_ros.runtime.devices import check_device
 
 RANGES: dict[str, tuple[float, float]] = {
     "num_environments": (1, 64),
@@ -36,7 +37,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         name: Engine name; a namespace and slashes are fine.
         model: Registry name of the policy.
         weights: Path of a safetensors file; "" takes the packaged weights.
-        device: "cpu".
+        device: "cpu", "cuda" (device 0) or "cuda:N".
         num_environments: Environments served at once.
         num_standby_lanes: Lanes per engine kept ready with ``home`` for a flip.
         num_branch_lanes: Lanes for branches made by fork.
@@ -66,7 +67,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str = "engine"
     model: str = "flow_policy"
     weights: str = ""
-    device: Literal["cpu"] = "cpu"
+    device: str = "cpu"
     num_environments: int = 1
     num_standby_lanes: int = 1
     num_branch_lanes: int = 4
@@ -90,6 +91,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     test_hooks: bool = False
 
     def __post_init__(self) -> None:
+        check_device(self.device)
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.store import CapsuleStore
+from flashrt_ros.engine.bindings import Bindings
 from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.goals import Goals
@@ -59,6 +60,7 @@ class Core:
     storage: Storage
     latches: Latches
     goals: Goals
+    bindings: Bindings
     environments: list[Environment]
     clock_ns: Callable[[], int]
     sink: Sink = field(default_factory=NullSink)
@@ -70,14 +72,14 @@ class Core:
         """The capsules."""
         return self.storage.store
 
-    def read(self, lane: Lane, buffer: str) -> bytes:
-        """Copy a buffer's bytes out of a lane."""
-        placement = self.layout.by_name[buffer]
-        return ctypes.string_at(lane.address + placement.offset, placement.spec.num_bytes)
+    def read_output(self, lane: Lane, buffer: str) -> bytes:
+        """Copy an OUTPUT buffer's bytes; the graph that writes it must have completed."""
+        num_bytes = self.layout.by_name[buffer].spec.num_bytes
+        return ctypes.string_at(lane.host_address(buffer), num_bytes)
 
     def read_section(self, lane: Lane) -> bytes:
-        """Copy a lane's STATE and INPUT out."""
-        return ctypes.string_at(lane.address, self.layout.capsule_bytes)
+        """Copy a lane's STATE and INPUT out; waits for the device."""
+        return self.backend.read(lane.address, self.layout.capsule_bytes)
 
     def provenance(self, timeline: Timeline) -> Provenance:
         """Say what the timeline's queued chunk was made from, and number the output."""
@@ -144,8 +146,9 @@ class Core:
 
     def reseed(self, timeline: Timeline, seed: int, counter: int) -> None:
         """Write seed and counter into STATE and the host's copy; at a boundary only."""
-        timeline.lane.views[NOISE_SEED].fill_(seed)
-        timeline.lane.views[NOISE_COUNTER].fill_(counter)
+        for name, value in ((NOISE_SEED, seed), (NOISE_COUNTER, counter)):
+            address = timeline.lane.address + self.layout.by_name[name].offset
+            self.backend.write(address, value.to_bytes(8, "little"))
         timeline.position = replace(timeline.position, noise_seed=seed, noise_counter=counter)
 
 

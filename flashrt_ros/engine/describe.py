@@ -102,7 +102,7 @@ def timeline_infos(core: Core) -> tuple[protocol.TimelineInfo, ...]:
 def status(core: Core, ticks: Ticks, env: Environment, rid: int) -> protocol.Status:
     """Gather the figures of an engine and one of its environments."""
     latches = core.latches
-    stats = ticks.stats[env.env_index]
+    stats = ticks.plans.stats[env.env_index]
 
     def age_ns(role: ChannelRole) -> int:
         committed_ns = latches.committed_ns(env, role)

@@ -199,11 +199,16 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Tell whether :meth:`advance` would do something."""
-        return self._ticks.has_work
+        return self._ticks.plans.has_work
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether something is under way on the device: ask :attr:`has_work` again soon."""
+        return self._ticks.plans.is_waiting
 
     def advance(self) -> bool:
-        """Submit one plan node; returns whether work remains."""
-        return self._ticks.advance()
+        """Submit one plan node, or take in what is done; returns whether work remains."""
+        return self._ticks.plans.advance()
 
     def next_background_ns(self) -> int | None:
         """Return when :meth:`background` has something to do, None for never."""
@@ -285,7 +290,8 @@ class Engine:
         """
         answers: list[protocol.Stepped | FlashrtError] = []
         job = self.begin_step(request, answers.append)
-        while not answers and self.advance():
+        plans = self._ticks.plans
+        while not answers and (self.advance() or plans.wait()):
             pass
         if not answers:
             self.cancel_step(job)
@@ -312,6 +318,7 @@ class Engine:
         self.core.storage.close()
         self._arena.close()
         self.core.latches.close()
+        self.core.backend.close()
 
     def _carry_out(self, request: protocol.Request, done: Done) -> None:
         if isinstance(request, protocol.Save):
@@ -332,7 +339,7 @@ class Engine:
         is_timed = check_tick_source(request)
         self._verbs.take_home(env)
         self._ticks.abandon(env)
-        self._ticks.stats[env.env_index] = Stats()
+        self._ticks.plans.stats[env.env_index] = Stats()
         env.is_active = True
         env.tick_source = request.tick_source
         if is_timed:

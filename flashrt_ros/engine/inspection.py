@@ -21,12 +21,15 @@ def inspect(core: Core, graphs: GraphSet, env: Environment, rid: int) -> Inspect
     """
     layout = core.layout
     payload = core.read_section(env.lane)
+    inputs_end = layout.state_bytes + layout.input_bytes
     read_address, committed_address = _goal_addresses(core, graphs, env)
     device, inode, offset = linux.locate(read_address) if read_address else (0, 0, 0)
     return Inspection(
         rid=rid,
-        state_digest=xxhash.xxh3_128_hexdigest(payload[: layout.state_bytes]),
-        input_digest=xxhash.xxh3_128_hexdigest(payload[layout.state_bytes :]),
+        state_digest=xxhash.xxh3_128_hexdigest(
+            payload[: layout.state_bytes] + payload[inputs_end:]
+        ),
+        input_digest=xxhash.xxh3_128_hexdigest(payload[layout.state_bytes : inputs_end]),
         noise_seed=env.position.noise_seed,
         noise_counter=env.position.noise_counter,
         read_inode=inode,
@@ -48,7 +51,7 @@ def _goal_addresses(core: Core, graphs: GraphSet, env: Environment) -> tuple[int
         committed = core.latches.channel(name).slot_address(latched.slot)
         for read in graphs.graph(env.lane.index, core.model.plan().latch).slot_reads():
             if read.field.startswith(f"{name}."):
-                index = int(env.lane.views[read.binding][0])
+                index = core.bindings.read(env.lane, read.binding)
                 offset = spec.field_offset(read.field.partition(".")[2])
                 return read.row_address(index) - offset, committed
     return 0, 0

@@ -1,11 +1,10 @@
-"""What a scheduler has in hand: steps that were asked for, and the plan in flight."""
+"""Steps that were asked for, and what may be asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flashrt_ros.capsule.capsule import Origin
 from flashrt_ros.engine.protocol import (
     MAX_MESSAGE_BYTES,
     ActionRecord,
@@ -16,7 +15,6 @@ from flashrt_ros.engine.protocol import (
 from flashrt_ros.engine.timeline import Timeline
 from flashrt_ros.errors import ConfigError, FlashrtError
 from flashrt_ros.models.base import PolicyModel
-from flashrt_ros.runtime.plan import PlanRun
 
 MIN_RATE_HZ = 0.001
 MAX_RATE_HZ = 10_000.0
@@ -49,24 +47,6 @@ class StepJob:
     plan_only: bool
     chunks: list[ChunkRecord] = field(default_factory=list)
     actions: list[ActionRecord] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """A chunk plan under way on a timeline.
-
-    Attributes:
-        step: The step that asked for it, None for the timer.
-        pops: The tick that asked for it pops when it is done.
-    """
-
-    timeline: Timeline
-    run: PlanRun
-    origin: Origin
-    started_ns: int
-    busy_ns: int
-    step: StepJob | None
-    pops: bool
 
 
 def ignore_answer(answer: Stepped | FlashrtError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from flashrt_ros.engine.timeline import Branch, Environment, Latched, Timeline
 from flashrt_ros.errors import FlashrtError, LoanError, SpecError, UnknownChannelError
 from flashrt_ros.models.base import PolicyModel, slot_binding
 from flashrt_ros.runtime.arena import Block
-from flashrt_ros.runtime.backend import Backend
+from flashrt_ros.runtime.backend import Backend, Fence
 from flashrt_ros.runtime.spec import ChannelRole, ChannelSpec
 
 NO_META = SlotMeta(sequence=0, source_sequence=0, stamp_ns=0, committed_ns=0, generation=0)
@@ -70,12 +71,14 @@ class Latches:
                 spec,
                 num_environments=num_environments,
                 num_engine_slots=num_environments + num_branches + 1,
+                locker=backend if self._must_lock(spec.name, staged) else None,
             )
             for spec in self.specs.values()
         }
         self._staging: dict[str, Block] = {
             name: backend.allocate_block(self.specs[name].slot_bytes) for name in staged
         }
+        self._leaving: deque[tuple[str, Latched]] = deque()
         self._barriers = Barriers(tuple(self.specs), num_environments)
 
     def num_dropped(self, env_index: int, role: ChannelRole) -> int:
@@ -115,6 +118,7 @@ class Latches:
         Raises:
             NoFreeSlotError: None is free.
         """
+        self.release_read()
         return ring.loan(generation)
 
     def commit(
@@ -250,11 +254,15 @@ class Latches:
             (self._newest(timeline, name).committed_ns for name in self.named(role)), default=0
         )
 
-    def latch(self, timeline: Timeline, env: Environment) -> None:
-        """Bind the newest committed slots to a timeline, for the plan that starts now.
+    def latch(self, timeline: Timeline, env: Environment) -> dict[str, int]:
+        """Take the newest committed slots for a timeline, for the plan that starts now.
 
         A branch reads the observation that its environment would, and its own goal.
+
+        Returns:
+            What each slot binding is to hold.
         """
+        bindings: dict[str, int] = {}
         for name, channel in self._channels.items():
             if timeline is env or self.specs[name].role is ChannelRole.OBSERVATION:
                 self._take_pending(env, name, channel)
@@ -268,8 +276,14 @@ class Latches:
                     staging.address, channel.slot_address(index), channel.spec.slot_bytes
                 )
                 index = 0
-            timeline.lane.views[slot_binding(name)].fill_(index)
+            bindings[slot_binding(name)] = index
         self.num_latches += 1
+        return bindings
+
+    def note_read(self, timeline: Timeline, fence: Fence) -> None:
+        """Keep what a timeline has latched from its writers until a fence is done."""
+        for latched in timeline.latched.values():
+            latched.fence = fence
 
     def share(self, source: Timeline, target: Timeline, name: str) -> None:
         """Let one timeline read the slot that another has latched."""
@@ -291,6 +305,15 @@ class Latches:
         latched = timeline.latched.pop(name, None)
         if latched is None:
             return
+        self._leaving.append((name, latched))
+        self.release_read()
+
+    def release_read(self) -> None:
+        """Give the slots back that were let go of, as far as the device has read them."""
+        while self._leaving and self._leaving[0][1].fence.is_done:
+            self._give_back(*self._leaving.popleft())
+
+    def _give_back(self, name: str, latched: Latched) -> None:
         if latched.check and latched.check != self.payload(name, latched.slot):
             self.torn_reads += 1
         self.channel(name).release(latched.slot)
@@ -343,8 +366,10 @@ class Latches:
         return Latched(slot, meta, self.payload(name, slot) if is_checked else b"")
 
     def payload(self, name: str, slot: int) -> bytes:
-        """Copy a slot's payload out."""
+        """Copy a slot's payload out; waits for the device where it may be writing it."""
         channel = self.channel(name)
+        if channel.is_own(slot):
+            self._backend.fence().wait()
         return ctypes.string_at(channel.slot_address(slot), channel.spec.payload_bytes)
 
     def close(self) -> None:
@@ -353,6 +378,10 @@ class Latches:
             channel.close()
         for block in self._staging.values():
             block.close()
+
+    def _must_lock(self, name: str, staged: tuple[str, ...]) -> bool:
+        """Whether graphs read the channel's rings in place, from another memory."""
+        return self._backend.device.type != "cpu" and name not in staged
 
     def _bound_ns(self, env: Environment, role: ChannelRole) -> int:
         bounds = [self._barriers.stamp_ns(env.env_index, name) for name in self.named(role)]

@@ -52,7 +52,7 @@ class Moves:
         num_bytes = core.layout.used_bytes(env.position.num_positions)
 
         def fill(block: Block) -> None:
-            core.backend.copy(block.address, env.lane.address, num_bytes)
+            core.backend.copy_aside(block.address, env.lane.address, num_bytes)
 
         capsule, replaced = core.store.create(
             fill,

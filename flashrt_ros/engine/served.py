@@ -62,6 +62,10 @@ class ServedEngine(Protocol):
     def has_work(self) -> bool:
         """Whether :meth:`advance` would do something."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is under way on the device: ask :attr:`has_work` again soon."""
+
     def open_writer(self, channel: str, env_index: int) -> WriterRing:
         """Give a writer a ring of its own."""
 

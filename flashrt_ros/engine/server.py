@@ -21,6 +21,12 @@ from flashrt_ros.errors import BusyError, FlashrtError, PeerRefusedError
 
 MAX_CLIENTS = 256
 
+SPIN_NS = 150_000
+"""How long the device is asked without a pause whether it is done."""
+
+ASK_NS = 50_000
+"""How long the loop sleeps after that before it asks again; sockets wake it at once."""
+
 _MAX_LAST_MESSAGES = 1024
 """Messages taken from a client that is dead, before its connection is dropped."""
 
@@ -33,7 +39,8 @@ class EngineServer:
     Each turn of the loop runs the deadline if one is due, takes at most one message from
     each client that sent some (the deadline is looked at again before each), submits one
     plan node, and, when there is nothing else and no tick is near, does one slice of
-    background work. It sleeps in ``poll`` until a timer, a message, or :meth:`stop`.
+    background work. It sleeps in ``poll`` until a timer, a message, or :meth:`stop`; while
+    the device is at work the timer has it asked at short intervals whether it is done.
 
     Args:
         engine: Served; its sink is set. Not owned: close it after the server.
@@ -63,6 +70,7 @@ class EngineServer:
         self._is_closed = False
         self._is_accepting = True
         self._armed_ns: int | None = None
+        self._waiting_ns = 0
         self._timer_fd = linux.create_timer()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._listener = address.listen()
@@ -134,7 +142,7 @@ class EngineServer:
     def _turn(self) -> None:
         engine = self._engine
         has_background = self._has_background()
-        is_busy = engine.has_work or has_background
+        is_busy = engine.has_work or has_background or self._is_spinning()
         events = self._poll.poll(0 if is_busy else self._sleep_ms())
         self._run_deadline()
         is_calling = False
@@ -154,6 +162,16 @@ class EngineServer:
         elif self._has_background():
             engine.background(self._clock_ns())
         self._outputs.deliver_events()
+
+    def _is_spinning(self) -> bool:
+        """Whether to ask the device again at once: for as long as a pop takes, no longer."""
+        if not self._engine.is_waiting:
+            self._waiting_ns = 0
+            return False
+        now_ns = self._clock_ns()
+        if not self._waiting_ns:
+            self._waiting_ns = now_ns
+        return now_ns - self._waiting_ns < SPIN_NS
 
     def _run_deadline(self) -> None:
         deadline = self._engine.next_deadline_ns()
@@ -178,8 +196,11 @@ class EngineServer:
         if deadline is not None and deadline <= now_ns:
             return 0
         wake_ns = deadline
+        if self._engine.is_waiting:
+            ask_ns = now_ns + ASK_NS
+            wake_ns = ask_ns if deadline is None else min(deadline, ask_ns)
         # What is due already waits for slack, that is for the deadline to pass.
-        if due_ns is not None and due_ns > now_ns and (deadline is None or due_ns < deadline):
+        if due_ns is not None and due_ns > now_ns and (wake_ns is None or due_ns < wake_ns):
             wake_ns = due_ns
         # Setting it also takes back an expiry: what was due then has moved since.
         if wake_ns != self._armed_ns:

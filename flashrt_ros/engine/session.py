@@ -15,6 +15,7 @@ from flashrt_ros.engine.outputs import Outputs
 from flashrt_ros.engine.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
 from flashrt_ros.engine.served import ServedEngine
 from flashrt_ros.errors import (
+    DeviceLostError,
     FlashrtError,
     LoanError,
     NoFreeSlotError,
@@ -84,7 +85,10 @@ class Session:
     def serve(self) -> bool:
         """Take one message and answer it; False when none is there.
 
-        Never raises: whatever goes wrong is logged and ends this connection.
+        Whatever goes wrong is logged and ends this connection.
+
+        Raises:
+            DeviceLostError: Nothing can be served any more.
         """
         self._rid = 0
         try:
@@ -99,6 +103,9 @@ class Session:
             reply = handler(request)
             if reply is not None:
                 self._reply(self._rid, reply)
+        except DeviceLostError as error:
+            self.connection.fail(self._rid, error)
+            raise
         except _FATAL as error:
             self.connection.fail(self._rid, error)
             self.connection.condemn(str(error))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from flashrt_ros.capsule.capsule import Capsule, Origin, Position
 from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.protocol import Moved
+from flashrt_ros.runtime.backend import PASSED, Fence
 from flashrt_ros.runtime.lanes import Lane
 
 ENVIRONMENT = -1
@@ -22,11 +23,13 @@ class Latched:
         slot: Index in the channel's whole range.
         meta: Of the commit it came from.
         check: Copy of the payload at the latch, where torn reads are looked for.
+        fence: Done once the device has read it.
     """
 
     slot: int
     meta: SlotMeta
     check: bytes = b""
+    fence: Fence = PASSED
 
 
 @dataclass(slots=True)

@@ -87,6 +87,12 @@ class PolicyModel(abc.ABC):
     step_ns: int
     noise_shape: tuple[int, ...] | None
 
+    def to(self, device: torch.device) -> None:  # noqa: B027 - not every model has weights
+        """Move the weights to the device that programs run on; once, before :meth:`programs`.
+
+        Programs find buffers and slots there, and make what they make there too.
+        """
+
     @abc.abstractmethod
     def buffers(self) -> tuple[BufferSpec, ...]:
         """Return every buffer of a lane, the well-known ones above included."""

@@ -189,6 +189,11 @@ class FlowPolicy(PolicyModel):
             torch.manual_seed(seed)
             return cls(FlowNetwork())
 
+    def to(self, device: torch.device) -> None:
+        """Move the network to a device."""
+        self._network.to(device)
+        self._time_embeddings = tuple(part.to(device) for part in self._time_embeddings)
+
     def buffers(self) -> tuple[BufferSpec, ...]:
         """Return every buffer of a lane, small and often changed STATE first."""
         return _BUFFERS
@@ -229,7 +234,7 @@ class FlowPolicy(PolicyModel):
         for name, value in sorted(self._network.state_dict().items()):
             head = json.dumps([name, str(value.dtype), list(value.shape)], separators=(",", ":"))
             digest.update(head.encode())
-            digest.update(value.contiguous().numpy().tobytes())
+            digest.update(value.contiguous().cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def score(self, chunk: Tensor, buffers: Buffers) -> float:

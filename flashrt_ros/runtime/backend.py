@@ -325,10 +325,13 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def write(self, address: int, data: bytes | bytearray) -> None:
+    def write(self, address: int, data: bytes | bytearray, *, beside: bool = False) -> None:
         """Copy bytes of the host into a lane or block, in the order of the calls.
 
-        ``data`` may change as soon as the call returns.
+        Args:
+            address: Where to.
+            data: May change as soon as the call returns.
+            beside: Don't wait for plan nodes under way, as in ``CapturedGraph.replay``.
         """
 
     @abc.abstractmethod

@@ -263,7 +263,7 @@ class CpuBackend(Backend):
         ctypes.memmove(dst_address, src_address, num_bytes)
         return PASSED
 
-    def write(self, address: int, data: bytes | bytearray) -> None:
+    def write(self, address: int, data: bytes | bytearray, *, beside: bool = False) -> None:
         """Copy bytes in; done when it returns."""
         source = data if isinstance(data, bytes) else bytes(data)
         ctypes.memmove(address, source, len(source))

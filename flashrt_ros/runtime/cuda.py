@@ -11,6 +11,7 @@ import torch
 from flashrt_ros.errors import BackendError, CaptureError
 from flashrt_ros.runtime.arena import Arena, Block
 from flashrt_ros.runtime.backend import Backend, Fence, Program, Slots
+from flashrt_ros.runtime.batch import lane_views
 from flashrt_ros.runtime.cuda_driver import Attribute, driver
 from flashrt_ros.runtime.cuda_graph import Captured, CudaGraph, Recipe, capture_graph, open_pool
 from flashrt_ros.runtime.cuda_memory import CudaArena, CudaBlock, HostBlock, view_bytes
@@ -142,7 +143,14 @@ class CudaBackend(Backend):
     # graphs ----------------------------------------------------------------------------------
 
     def capture(
-        self, program: Program, key: ShapeKey, arena: Arena, lane: int, slots: Slots
+        self,
+        program: Program,
+        key: ShapeKey,
+        arena: Arena,
+        lane: int,
+        slots: Slots,
+        *,
+        num_rows: int | None = None,
     ) -> CudaGraph:
         """Judge a program, run it once more as it is, capture it, and compare.
 
@@ -151,19 +159,22 @@ class CudaBackend(Backend):
         first replay is compared with.
         """
         check_sealed(key, arena)
-        lane_bytes = _LaneBytes(arena, lane, self._device)
+        views = lane_views(arena, lane, num_rows)
+        lane_bytes = _LaneBytes(arena, range(lane, lane + (num_rows or 1)))
         self.synchronize()
         with torch.inference_mode(False), torch.no_grad():
             with self._setup():
                 before = lane_bytes.save()
             try:
                 with torch.cuda.stream(self._streams.state.torch):
-                    tape, slot_reads = self._rehearsal.record(program, key, arena, lane, slots)
-                recipe = Recipe(key, program, arena, slots, tape, slot_reads)
+                    tape, slot_reads = self._rehearsal.record(
+                        program, key, arena, lane, slots, num_rows
+                    )
+                recipe = Recipe(key, program, arena, slots, tape, slot_reads, num_rows)
                 stream = self._stream_of(recipe)
                 self._put_back(lane_bytes, before)
                 with torch.cuda.stream(stream.torch):
-                    program(arena.views(lane), dict(slots))
+                    program(views, dict(slots))
                 self.synchronize()
                 with self._setup():
                     eager = lane_bytes.save()
@@ -211,9 +222,9 @@ class CudaBackend(Backend):
         self._streams.submitted(stream)
         return self._streams.fence()
 
-    def write(self, address: int, data: bytes | bytearray) -> None:
+    def write(self, address: int, data: bytes | bytearray, *, beside: bool = False) -> None:
         """Submit the writing of bytes of the host."""
-        self._staging.write(address, data)
+        self._staging.write(address, data, beside=beside)
 
     def read(self, address: int, num_bytes: int) -> bytes:
         """Return bytes of the device or the host; waits for all that is submitted."""
@@ -271,16 +282,16 @@ _Saved = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class _LaneBytes:
-    """All bytes of a lane, wherever they lie."""
+    """All bytes of some lanes, wherever they lie."""
 
     arena: Arena
-    lane: int
-    device: torch.device
+    lanes: range
 
     def parts(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield every buffer with its name, as ``uint8``."""
-        for name, view in self.arena.views(self.lane).items():
-            yield name, view.reshape(-1).view(torch.uint8)
+        for lane in self.lanes:
+            for name, view in self.arena.views(lane).items():
+                yield name, view.reshape(-1).view(torch.uint8)
 
     def save(self) -> _Saved:
         """Copy every buffer, in device memory."""

@@ -13,6 +13,7 @@ import torch
 from flashrt_ros.errors import BackendError, CaptureError
 from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.backend import CapturedGraph, Program, SlotRead, Slots
+from flashrt_ros.runtime.batch import lane_views
 from flashrt_ros.runtime.capture_guard import CaptureWatch
 from flashrt_ros.runtime.cuda_breakage import Breakage
 from flashrt_ros.runtime.cuda_driver import Driver
@@ -38,6 +39,7 @@ class Recipe:
     slots: Slots
     tape: Tape
     slot_reads: tuple[SlotRead, ...]
+    num_rows: int | None = None
 
     @property
     def written_roles(self) -> frozenset[Role]:
@@ -154,7 +156,7 @@ class CudaGraph(CapturedGraph):
     def rebase(self, lane: int) -> CudaGraph:
         """Capture the same program over another lane."""
         self._open()
-        self._recipe.arena.lane_address(lane)
+        lane_views(self._recipe.arena, lane, self._recipe.num_rows)  # refuses lanes not there
         return self._capture(self._recipe, lane)
 
     def close(self) -> None:
@@ -229,7 +231,7 @@ def _capture(recipe: Recipe, lane: int, stream: Stream, pool: PoolHandle) -> tor
     # Kept as a graph, not only as an executable: the driver instantiates it for us, whose
     # launch is a tenth of what torch's own replay takes.
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    views, slots = recipe.arena.views(lane), dict(recipe.slots)
+    views, slots = lane_views(recipe.arena, lane, recipe.num_rows), dict(recipe.slots)
     with torch.cuda.stream(stream.torch), _no_collection():
         try:
             graph.capture_begin(

@@ -36,10 +36,10 @@ class Staging:
         self._used = 0
         self._left: list[Fence] = [PASSED, PASSED]
 
-    def write(self, address: int, data: bytes | bytearray) -> None:
+    def write(self, address: int, data: bytes | bytearray, *, beside: bool) -> None:
         """Submit the writing of bytes; ``data`` may change at once."""
         for start in range(0, len(data), _HALF_BYTES):
-            self._write(address + start, bytes(data[start : start + _HALF_BYTES]))
+            self._write(address + start, bytes(data[start : start + _HALF_BYTES]), beside)
 
     def read(self, address: int, num_bytes: int) -> bytes:
         """Return bytes as of all that is submitted; waits for it."""
@@ -58,7 +58,7 @@ class Staging:
         self._outgoing.close()
         self._incoming.close()
 
-    def _write(self, address: int, data: bytes) -> None:
+    def _write(self, address: int, data: bytes, beside: bool) -> None:
         if self._used + len(data) > _HALF_BYTES:
             self._left[self._half] = self._streams.fence()
             self._half = 1 - self._half
@@ -67,6 +67,6 @@ class Staging:
         source = self._outgoing.address + self._half * _HALF_BYTES + self._used
         ctypes.memmove(source, data, len(data))
         self._used += len(data)
-        stream = self._streams.before_state()
+        stream = self._streams.before_state(beside=beside)
         self._driver.copy(address, source, len(data), stream.handle)
         self._streams.submitted(stream)

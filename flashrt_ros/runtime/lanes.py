@@ -53,8 +53,16 @@ class Lane:
         """Whether STATE or INPUT is written in part; see :class:`LanePoisonedError`."""
         return bool(self._poison)
 
-    def replay(self, key: ShapeKey) -> None:
+    def host_address(self, buffer: str) -> int:
+        """Address at which the host reads an OUTPUT buffer, once its graph has completed."""
+        return self._graphs.arena.host_address(self._index, buffer)
+
+    def replay(self, key: ShapeKey, *, beside: bool = False) -> None:
         """Replay a graph on this lane; poison the lane if STATE or INPUT may be torn.
+
+        Args:
+            key: Names the graph.
+            beside: Don't wait for plan nodes under way; see ``CapturedGraph.replay``.
 
         Raises:
             LanePoisonedError: The lane is poisoned; nothing ran.
@@ -64,7 +72,7 @@ class Lane:
         self.check_not_poisoned()
         graph = self._graphs.graph(self._index, key)
         try:
-            graph.replay()
+            graph.replay(beside=beside)
         except BackendError as error:
             if error.is_torn:
                 self.poison(f"{key} failed: {error}")
@@ -288,7 +296,7 @@ class LanePool:
             return False
         standby = due[0]
         num_bytes = min(max_bytes, self._capsule_bytes - standby.num_copied)
-        self._backend.copy(
+        self._backend.copy_aside(
             standby.lane.address + standby.num_copied,
             self._home.address + standby.num_copied,
             num_bytes,

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 
 from flashrt_ros.errors import ParameterRangeError, SpecError
-from flashrt_ros.runtime.arena import Block
-from flashrt_ros.runtime.spec import BUFFER_ALIGNMENT_BYTES, round_up
+from flashrt_ros.runtime.backend import Backend
+from flashrt_ros.runtime.spec import ChannelRole, ChannelSpec, FieldSpec
 
 NOISE_FIELD = "noise.values"
 """Key of the noise among the slots that a program reads."""
@@ -187,18 +187,20 @@ class NoiseRing:
 
     A slot keeps its bytes until every other slot was drawn into, or asked for again, since.
 
-    Ownership: the ring owns the memory; :attr:`slots` keeps it alive past :meth:`close`.
+    Ownership: the ring owns the memory, which the host writes and graphs read in place;
+    close it after the graphs that read :attr:`slots`.
 
     Args:
         shape: Of one plan's noise; all extents positive.
         num_slots: At least one more than there are plans between latch and commit.
+        backend: Gives the memory; outlives the ring.
 
     Raises:
         SpecError: The shape is empty or there are no slots.
         BackendError: There is no such memory.
     """
 
-    def __init__(self, shape: tuple[int, ...], *, num_slots: int) -> None:
+    def __init__(self, shape: tuple[int, ...], *, num_slots: int, backend: Backend) -> None:
         if num_slots <= 0 or not shape or any(extent <= 0 for extent in shape):
             raise SpecError(
                 "a noise ring is empty",
@@ -206,13 +208,15 @@ class NoiseRing:
                 found=f"shape {shape}, {num_slots} slots",
             )
         self._shape = shape
-        pitch = round_up(math.prod(shape) * 4, BUFFER_ALIGNMENT_BYTES)
-        self._block = Block(pitch * num_slots)
-        whole = self._block.tensor("float32", (num_slots, pitch // 4))
-        row = torch.empty(shape, device="meta").stride()
-        rows = whole.as_strided((num_slots, *shape), (pitch // 4, *row))
-        self._slots = {NOISE_FIELD: rows}
-        self._arrays = [rows[index].numpy() for index in range(num_slots)]
+        channel, _, field = NOISE_FIELD.partition(".")
+        spec = ChannelSpec(channel, ChannelRole.OBSERVATION, (FieldSpec(field, shape, "float32"),))
+        self._block = backend.allocate_host_block(spec.slot_bytes * num_slots)
+        self._slots = backend.import_slots(self._block.address, num_slots, spec)
+        pitch = spec.slot_bytes
+        self._arrays = [
+            self._block.tensor("float32", shape, index * pitch).numpy()
+            for index in range(num_slots)
+        ]
         self._drawn: list[tuple[int, int] | None] = [None] * num_slots
         self._oldest_first = list(range(num_slots))
 
@@ -285,7 +289,7 @@ class NoiseRing:
         return view
 
     def close(self) -> None:
-        """Let go of the memory; idempotent. Tensors over it stay valid."""
+        """Let go of the memory; idempotent. No graph may read the slots any more."""
         self._block.close()
 
     def _write(self, values: npt.NDArray[np.float32], drawn: tuple[int, int] | None) -> int:

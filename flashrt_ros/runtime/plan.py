@@ -54,6 +54,7 @@ class Plan:
                 )
         graphs.graph(0, nodes[last])
         self._nodes = tuple(nodes)
+        self._graphs = graphs
 
     @property
     def nodes(self) -> tuple[ShapeKey, ...]:
@@ -64,6 +65,22 @@ class Plan:
     def commit(self) -> int:
         """Place of the commit node."""
         return len(self._nodes) - 1
+
+    def shares_nothing_with(self, key: ShapeKey) -> bool:
+        """Tell whether a graph may run beside the nodes before the commit.
+
+        It may if it touches nothing that they write and writes nothing that they touch.
+
+        Raises:
+            UnknownShapeKeyError: Nothing is captured under this key.
+        """
+        other = self._graphs.graph(0, key)
+        nodes = [self._graphs.graph(0, node) for node in self._nodes[: self.commit]]
+        return not any(
+            node.written_buffers & other.touched_buffers
+            or node.touched_buffers & other.written_buffers
+            for node in nodes
+        )
 
 
 class PlanRun:

@@ -230,6 +230,8 @@ class StandInEngine:
         self.cancelled.append(job)
         self.note("cancel_step")
 
+    is_waiting = False
+
     @property
     def has_work(self) -> bool:
         return self.work > 0

@@ -11,6 +11,7 @@ import pytest
 
 from flashrt_ros.errors import ParameterRangeError, SpecError
 from flashrt_ros.runtime import noise
+from flashrt_ros.runtime.cpu import CpuBackend
 from flashrt_ros.runtime.noise import NoiseRing, draw_normal, inverse_normal, natural_log
 
 NORMAL = statistics.NormalDist()
@@ -138,7 +139,7 @@ def test_empty_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_ring_holds_what_was_drawn_in_place() -> None:
-    with NoiseRing((5, 3), num_slots=3) as ring:
+    with NoiseRing((5, 3), num_slots=3, backend=CpuBackend()) as ring:
         slots = ring.slots["noise.values"]
         assert tuple(slots.shape) == (3, 5, 3)
         index = ring.draw(4, 2)
@@ -147,7 +148,7 @@ def test_ring_holds_what_was_drawn_in_place() -> None:
 
 
 def test_ring_draws_once_and_keeps_recent_slots() -> None:
-    with NoiseRing((4,), num_slots=2) as ring:
+    with NoiseRing((4,), num_slots=2, backend=CpuBackend()) as ring:
         first = ring.draw(0, 0)
         second = ring.draw(0, 1)
         assert first != second
@@ -157,7 +158,7 @@ def test_ring_draws_once_and_keeps_recent_slots() -> None:
 
 
 def test_ring_takes_given_noise_and_does_not_take_it_for_a_draw() -> None:
-    with NoiseRing((4,), num_slots=2) as ring:
+    with NoiseRing((4,), num_slots=2, backend=CpuBackend()) as ring:
         given = np.arange(4, dtype=np.float32)
         index = ring.put(given)
         assert ring.values(index).tolist() == [0.0, 1.0, 2.0, 3.0]
@@ -165,7 +166,7 @@ def test_ring_takes_given_noise_and_does_not_take_it_for_a_draw() -> None:
 
 
 def test_ring_refuses_noise_that_does_not_fit() -> None:
-    with NoiseRing((4,), num_slots=2) as ring:
+    with NoiseRing((4,), num_slots=2, backend=CpuBackend()) as ring:
         with pytest.raises(SpecError, match=r"float32\[4\]"):
             ring.put(np.zeros(5, np.float32))
         with pytest.raises(SpecError, match="float64"):
@@ -173,7 +174,7 @@ def test_ring_refuses_noise_that_does_not_fit() -> None:
 
 
 def test_ring_refuses_a_bad_draw_and_stays_as_it_is() -> None:
-    with NoiseRing((4,), num_slots=1) as ring:
+    with NoiseRing((4,), num_slots=1, backend=CpuBackend()) as ring:
         ring.draw(0, 0)
         with pytest.raises(ParameterRangeError):
             ring.draw(-1, 0)
@@ -181,7 +182,7 @@ def test_ring_refuses_a_bad_draw_and_stays_as_it_is() -> None:
 
 
 def test_ring_refuses_unknown_slots_and_gives_no_way_to_write() -> None:
-    with NoiseRing((4,), num_slots=1) as ring:
+    with NoiseRing((4,), num_slots=1, backend=CpuBackend()) as ring:
         with pytest.raises(SpecError, match="0 to 0"):
             ring.values(1)
         assert not ring.values(0).flags.writeable
@@ -190,4 +191,4 @@ def test_ring_refuses_unknown_slots_and_gives_no_way_to_write() -> None:
 @pytest.mark.parametrize(("shape", "num_slots"), [((), 1), ((0,), 1), ((2,), 0)])
 def test_empty_ring_is_refused(shape: tuple[int, ...], num_slots: int) -> None:
     with pytest.raises(SpecError, match="empty"):
-        NoiseRing(shape, num_slots=num_slots)
+        NoiseRing(shape, num_slots=num_slots, backend=CpuBackend())

@@ -228,7 +228,7 @@ def test_failure_of_a_commit_before_its_first_state_write_poisons_nothing(
 def test_a_replay_cut_short_from_outside_poisons_if_it_writes_state(
     graphs: GraphSet, monkeypatch: pytest.MonkeyPatch, key: ShapeKey, is_poisoned: bool
 ) -> None:
-    def interrupt() -> None:
+    def interrupt(*, beside: bool = False) -> None:
         raise KeyboardInterrupt
 
     lane = Lane(graphs, 1)

@@ -201,7 +201,7 @@ def test_an_unknown_branch_is_not_stepped(rig: Any, branch: int) -> None:
 def _break_pop(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = rig.engine.environment(0).lane
 
-    def fail(key: object) -> None:
+    def fail(key: object, *, beside: bool = False) -> None:
         lane.poison("a test said so")
         raise BackendError("the pop failed", is_torn=True)
 

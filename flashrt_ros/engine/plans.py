@@ -1,0 +1,348 @@
+"""Chunk plans and pops: submitted node by node, taken in when the device is done."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.flights import Flight, Pop
+from flashrt_ros.engine.jobs import StepJob
+from flashrt_ros.engine.protocol import (
+    ActionRecord,
+    ChunkRecord,
+    EventKind,
+    OutputKind,
+    Stepped,
+)
+from flashrt_ros.engine.stats import Stats
+from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline, origin_of
+from flashrt_ros.errors import AbandonedError, ConfigError, DeviceLostError, FlashrtError
+from flashrt_ros.models.base import ACTION, CHUNK, ELAPSED, GOAL_SEQUENCE_IN, NOISE_SLOT
+from flashrt_ros.runtime.plan import PlanRun
+
+
+class Plans:
+    """Runs what ticks and steps ask for: at most one plan in flight, others wait their turn.
+
+    Nothing here blocks but :meth:`wait`. :meth:`advance` submits one plan node; between
+    two calls the owner serves whatever it likes. The host's counters move on when a node is
+    submitted, outputs go out when the device has come past it.
+
+    Args:
+        core: The engine's parts.
+        on_chunk: Called with an environment at the tick boundary after each chunk, so
+            that the rollback ring can keep it.
+        on_tick: Called with an environment at every tick boundary, for the same.
+        on_lack: Takes a step back whose goal or observation a verb took away.
+
+    Attributes:
+        stats: By environment.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        on_chunk: Callable[[Environment], None],
+        on_tick: Callable[[Environment], None],
+        on_lack: Callable[[StepJob], None],
+    ) -> None:
+        self._core = core
+        self._on_chunk = on_chunk
+        self._on_tick = on_tick
+        self._on_lack = on_lack
+        self._flight: Flight | None = None
+        self._pops: deque[Pop] = deque()
+        self._pops_beside = core.plan.shares_nothing_with(core.model.plan().pop)
+        self._ready: deque[tuple[Timeline, StepJob | None, bool]] = deque()
+        self.stats = [Stats() for _ in core.environments]
+
+    def start(self, timeline: Timeline, step: StepJob | None, *, pops: bool) -> None:
+        """Make the chunk that is due, as soon as its turn comes; ``pops`` an action after it."""
+        self._ready.append((timeline, step, pops))
+
+    def holds(self, step: StepJob) -> bool:
+        """Tell whether a step is under way or waits its turn here."""
+        flight = self._flight
+        return (
+            any(entry[1] is step for entry in self._ready)
+            or any(pop.step is step for pop in self._pops)
+            or (flight is not None and flight.step is step)
+        )
+
+    @property
+    def has_work(self) -> bool:
+        """Tell whether :meth:`advance` would do something now.
+
+        Raises:
+            DeviceLostError: The device's context is gone.
+        """
+        if self._pops and self._pops[0].fence.is_done:
+            return True
+        flight = self._flight
+        if flight is None:
+            return bool(self._ready)
+        flight.settle(self._core.clock_ns())
+        return flight.can_submit or flight.is_landed
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether something is under way on the device; ask :attr:`has_work` again soon."""
+        return self._flight is not None or bool(self._pops)
+
+    def wait(self) -> bool:
+        """Return when the device has come further; False when nothing is under way."""
+        if self._flight is not None:
+            self._flight.last_fence.wait()
+        elif self._pops:
+            self._pops[0].fence.wait()
+        else:
+            return False
+        return True
+
+    def advance(self) -> bool:
+        """Submit one plan node, or take in what is done; returns whether work remains.
+
+        Raises:
+            DeviceLostError: The device's context is gone.
+        """
+        flight = self._flight
+        if flight is None:
+            self._land_pops()
+            if self._ready:
+                timeline, step, pops = self._ready.popleft()
+                try:
+                    self._begin(timeline, step, pops)
+                except FlashrtError as error:
+                    self.fail(timeline, step, error)
+            return self.has_work
+        flight.settle(self._core.clock_ns())
+        if flight.can_submit and not self._submit(flight):
+            return self.has_work
+        # the commit comes first: pops behind it are of its chunk
+        if flight.is_landed:
+            self._land()
+            try:
+                self._finish(flight)
+            except FlashrtError as error:
+                self.fail(flight.timeline, flight.step, error)
+        self._land_pops()
+        return self.has_work
+
+    def abandon(self, timeline: Timeline) -> int:
+        """Drop the plan, the pops and the steps of a timeline.
+
+        STATE and INPUT stay those of the last boundary.
+
+        Returns:
+            Index of the node before which the plan ended, -1 when none was in flight.
+        """
+        boundary = -1
+        flight = self._flight
+        if flight is not None and flight.timeline is timeline:
+            boundary = flight.run.index
+            flight.run.abandon()
+            self._land()
+            answer_abandoned(flight.step)
+        for pop in [pop for pop in self._pops if pop.timeline is timeline]:
+            # popped, and never published: what comes next begins elsewhere
+            self._pops.remove(pop)
+            answer_abandoned(pop.step)
+        for entry in [entry for entry in self._ready if entry[0] is timeline]:
+            self._ready.remove(entry)
+            answer_abandoned(entry[1])
+        return boundary
+
+    def is_busy(self, timeline: Timeline) -> bool:
+        """Tell whether a plan or a pop of a timeline is under way or waits its turn."""
+        flight = self._flight
+        return (
+            (flight is not None and flight.timeline is timeline)
+            or any(entry[0] is timeline for entry in self._ready)
+            or any(pop.timeline is timeline for pop in self._pops)
+        )
+
+    def is_due(self, timeline: Timeline) -> bool:
+        """Tell whether so few actions are queued that the next chunk is to be made."""
+        return timeline.position.queue_remaining <= self._core.config.replan_threshold
+
+    def pop(self, timeline: Timeline, step: StepJob | None) -> None:
+        """Submit the pop of one action, and count the tick.
+
+        Raises:
+            LanePoisonedError: The lane is poisoned.
+            BackendError: The pop failed.
+        """
+        core = self._core
+        timeline.lane.replay(core.model.plan().pop, beside=self._pops_beside)
+        fence = core.backend.fence()
+        position = timeline.position
+        index = position.queue_head
+        timeline.position = replace(position, tick=position.tick + 1, queue_head=index + 1)
+        flight = self._flight
+        if flight is not None and flight.timeline is timeline and not flight.run.is_done:
+            flight.elapsed = timeline.position.tick - flight.origin.latched_tick
+            core.bindings.write_one(timeline.lane, ELAPSED, flight.elapsed)
+        self._pops.append(Pop(timeline, step, index, core.provenance(timeline), fence))
+        self._land_pops()
+
+    def fail(self, timeline: Timeline, step: StepJob | None, error: FlashrtError) -> None:
+        """Announce that a plan or pop failed, and answer its step.
+
+        Raises:
+            DeviceLostError: That was the failure: the engine can't go on.
+        """
+        if isinstance(error, DeviceLostError):
+            raise error
+        env = self._core.environments[timeline.env_index]
+        self._core.emit(EventKind.FAULT, env, detail=f"{error.name}: {error}")
+        if step is not None:
+            step.done(error)
+
+    def _submit(self, flight: Flight) -> bool:
+        """Submit the next node; returns whether the flight goes on."""
+        before = self._core.clock_ns()
+        try:
+            is_committed = flight.run.submit_next()
+        except FlashrtError as error:
+            self._land()
+            self.fail(flight.timeline, flight.step, error)
+            return False
+        flight.submit(self._core.backend.fence(), before)
+        if is_committed:
+            self._note_commit(flight)
+        flight.settle(self._core.clock_ns())
+        return True
+
+    def _land(self) -> None:
+        """End the flight; a branch holds its environment's observation no longer than that."""
+        assert self._flight is not None
+        timeline = self._flight.timeline
+        self._flight = None
+        if timeline.branch != ENVIRONMENT:
+            self._core.latches.unlatch_observations(timeline)
+
+    def _begin(self, timeline: Timeline, step: StepJob | None, pops: bool) -> None:
+        if pops and not self.is_due(timeline):
+            self._after_plan(timeline, step)
+            return
+        core = self._core
+        env = core.environments[timeline.env_index]
+        if torch.get_num_threads() != core.config.num_threads:
+            raise ConfigError(
+                "the process's intra-op thread count was changed, which changes the bytes",
+                expected=core.config.num_threads,
+                found=torch.get_num_threads(),
+                fix="torch.set_num_threads back, or configure num_threads",
+            )
+        if core.latches.missing(timeline, env):
+            # a verb took away what the step had when it was found ready
+            if step is not None:
+                self._on_lack(step)
+            return
+        bindings = core.latches.latch(timeline, env)
+        env.is_held = env.is_held and timeline is not env
+        goal = core.latches.goal_of(timeline)
+        origin = origin_of(goal, core.latches.observation_of(timeline), timeline.position.tick)
+        bindings[GOAL_SEQUENCE_IN] = origin.goal_sequence
+        bindings[ELAPSED] = 0
+        if core.noise is not None:
+            position = timeline.position
+            bindings[NOISE_SLOT] = core.noise.draw(position.noise_seed, position.noise_counter)
+        core.bindings.write(timeline.lane, bindings)
+        flight = Flight(timeline, PlanRun(core.plan, timeline.lane), origin, step, pops)
+        self._flight = flight
+        # the latch node is submitted before anyone can write: what was bound is what is read
+        before = core.clock_ns()
+        try:
+            flight.run.submit_next()
+        except FlashrtError:
+            self._land()
+            raise
+        flight.submit(core.backend.fence(), before)
+        core.latches.note_read(timeline, flight.last_fence)
+        flight.settle(core.clock_ns())
+
+    def _note_commit(self, flight: Flight) -> None:
+        """Move the host's counters on: what is submitted next finds STATE as of the commit."""
+        timeline = flight.timeline
+        position = timeline.position
+        length = self._core.model.execute_horizon
+        timeline.position = replace(
+            position,
+            queue_head=min(flight.elapsed, length),
+            queue_length=length,
+            noise_counter=position.noise_counter + (self._core.noise is not None),
+            origin=flight.origin,
+        )
+        flight.provenance = self._core.provenance(timeline)
+
+    def _finish(self, flight: Flight) -> None:
+        core, timeline, provenance = self._core, flight.timeline, flight.provenance
+        assert provenance is not None
+        self.stats[timeline.env_index].note_replay(flight.busy_ns)
+        payload = core.read_output(timeline.lane, CHUNK)
+        core.output(OutputKind.CHUNK, timeline, provenance, 0, payload)
+        if flight.step is not None:
+            score = self._score(timeline) if timeline.branch != ENVIRONMENT else math.nan
+            flight.step.chunks.append(ChunkRecord(provenance, payload, score))
+        if flight.pops:
+            self._after_plan(timeline, flight.step)
+        if timeline.branch == ENVIRONMENT:
+            self._on_chunk(core.environments[timeline.env_index])
+
+    def _score(self, timeline: Timeline) -> float:
+        views = timeline.lane.views
+        with self._core.backend.ordered():
+            return self._core.model.score(views[CHUNK], views)
+
+    def _after_plan(self, timeline: Timeline, step: StepJob | None) -> None:
+        if step is not None and step.plan_only:
+            self._answer(timeline, step)
+        else:
+            self.pop(timeline, step)
+
+    def _answer(self, timeline: Timeline, step: StepJob) -> None:
+        env = self._core.environments[timeline.env_index]
+        step.done(
+            Stepped(
+                rid=0,
+                tick=timeline.position.tick,
+                generation=env.generation,
+                chunks=tuple(step.chunks),
+                actions=tuple(step.actions),
+            )
+        )
+
+    def _land_pops(self) -> None:
+        """Publish the actions that are there; go on with the steps they are part of."""
+        while self._pops and self._pops[0].fence.is_done:
+            pop = self._pops.popleft()
+            core, timeline, step = self._core, pop.timeline, pop.step
+            payload = core.read_output(timeline.lane, ACTION)
+            core.output(OutputKind.ACTION, timeline, pop.provenance, pop.index, payload)
+            if step is not None:
+                step.actions.append(ActionRecord(pop.provenance, pop.index, payload))
+            if timeline.branch == ENVIRONMENT:
+                self._on_tick(core.environments[timeline.env_index])
+            if step is not None:
+                step.remaining -= 1
+                if step.remaining > 0:
+                    self._ready.append((timeline, step, True))
+                else:
+                    self._answer(timeline, step)
+
+
+def answer_abandoned(step: StepJob | None) -> None:
+    """Tell a step that a verb ended it."""
+    if step is not None:
+        step.done(
+            AbandonedError(
+                "the step was ended by a verb that moved or stopped its timeline",
+                fix="step again from where the environment stands now",
+            )
+        )

@@ -210,6 +210,13 @@ class Engine:
         """Submit one plan node, or take in what is done; returns whether work remains."""
         return self._ticks.plans.advance()
 
+    def wait(self) -> bool:
+        """Return when the device has come further; False when nothing is under way on it.
+
+        For embedded use: ``while engine.advance() or engine.wait()`` runs all that is due.
+        """
+        return self._ticks.plans.wait()
+
     def next_background_ns(self) -> int | None:
         """Return when :meth:`background` has something to do, None for never."""
         due = (self.core.pool.next_refill_ns(), self.core.storage.mover.next_ns())
@@ -290,8 +297,7 @@ class Engine:
         """
         answers: list[protocol.Stepped | FlashrtError] = []
         job = self.begin_step(request, answers.append)
-        plans = self._ticks.plans
-        while not answers and (self.advance() or plans.wait()):
+        while not answers and (self.advance() or self.wait()):
             pass
         if not answers:
             self.cancel_step(job)

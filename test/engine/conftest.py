@@ -108,10 +108,10 @@ def start_engine(runtime_folder: Path) -> Iterator[Callable[..., EngineProcess]]
         os.close(engine.log_fd)
 
 
-@pytest.fixture(scope="module")
-def engine(runtime_folder: Path) -> Iterator[EngineProcess]:
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def engine(runtime_folder: Path, request: pytest.FixtureRequest) -> Iterator[EngineProcess]:
     """One real engine for the tests of a module; they leave it as they found it."""
-    engine = EngineProcess(f"tests/{os.getpid()}/{time.monotonic_ns()}")
+    engine = EngineProcess(f"tests/{os.getpid()}/{time.monotonic_ns()}", device=request.param)
     yield engine
     code, log = engine.stop()
     os.close(engine.log_fd)

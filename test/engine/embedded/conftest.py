@@ -143,17 +143,34 @@ class Rig:
         while (deadline := self.engine.next_deadline_ns()) is not None and deadline <= until_ns:
             self.now_ns = deadline
             self.engine.on_deadline(self.now_ns)
-            while self.engine.advance():
-                pass
+            self.drain()
         self.now_ns = until_ns
+
+    def drain(self) -> None:
+        """Run all that is due to its end."""
+        while self.engine.advance() or self.engine.wait():
+            pass
+
+    def advance(self) -> None:
+        """Submit one node, once it may be."""
+        while not self.engine.has_work and self.engine.wait():
+            pass
+        self.engine.advance()
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where the engine runs."""
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
-def make_rig() -> Iterator[Callable[..., Rig]]:
+def make_rig(device: str) -> Iterator[Callable[..., Rig]]:
     rigs: list[Rig] = []
 
     def make(**options: object) -> Rig:
-        rigs.append(Rig(**options))
+        rigs.append(Rig(device=device, **options))
         return rigs[-1]
 
     yield make

@@ -126,10 +126,9 @@ def test_a_reset_between_two_branch_steps_ends_the_step_not_the_engine(rig: Any)
     for branch in forked.branches:
         request = protocol.Step(1, 0, 8, branch, 0, 10**9)
         rig.engine.begin_step(request, answers.append)
-    rig.engine.advance()
+    rig.advance()
     rig.restore("home")
-    while rig.engine.advance():
-        pass
+    rig.drain()
     assert [type(answer) for answer in answers] == [AbandonedError, AbandonedError]
     rig.observe(0.3, 0.3, stamp_ns=77)
     stepped = rig.step(0, branch=forked.branches[0])

@@ -26,7 +26,7 @@ def _start_plan(rig: Any, nodes: int) -> list[Any]:
     answers: list[Any] = []
     rig.engine.begin_step(protocol.Step(1, 0, 4, -1, 0, 10**9), answers.append)
     for _ in range(nodes):
-        rig.engine.advance()
+        rig.advance()
     return answers
 
 

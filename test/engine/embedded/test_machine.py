@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine import protocol
 from flashrt_ros.errors import (
     AbandonedError,
@@ -58,7 +59,7 @@ class EngineMachine(RuleBasedStateMachine):
         with contextlib.suppress(FlashrtError):
             job = self.rig.engine.begin_step(protocol.Step(1, 0, 1, -1, 0, 0), lambda answer: None)
             for _ in range(nodes if due else 0):
-                self.rig.engine.advance()
+                self.rig.advance()
             if due:
                 assert self.rig.state() == before
             self.rig.engine.cancel_step(job)
@@ -183,19 +184,18 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def host_counters_agree_with_state(self) -> None:
         env = self.rig.engine.environment(0)
-        views = env.lane.views
         position = env.position
-        assert int(views["tick"][0]) == position.tick
-        assert int(views["noise_seed"][0]) == position.noise_seed
-        assert int(views["noise_counter"][0]) == position.noise_counter
+        assert self.number("tick") == position.tick
+        assert self.number("noise_seed") == position.noise_seed
+        assert self.number("noise_counter") == position.noise_counter
         if position.queue_remaining:
-            assert int(views["queue_head"][0]) == position.queue_head
+            assert self.number("queue_head") == position.queue_head
 
     @invariant()
     def lineage_is_whole(self) -> None:
         store = self.rig.engine.core.store
         for capsule in store:
-            payload = bytes(capsule.block.view()[: capsule.num_bytes])
+            payload = self.read(capsule)
             assert self.seen.setdefault(capsule.id, payload) == payload
             assert not capsule.parent or store.find(capsule.parent)
         for env in self.rig.engine.core.environments:
@@ -214,7 +214,16 @@ class EngineMachine(RuleBasedStateMachine):
     def capsules_keep_their_bytes(self) -> None:
         for name, payload in self.named.items():
             capsule = self.rig.engine.core.store.get(name)
-            assert bytes(capsule.block.view()[: capsule.num_bytes]) == payload
+            assert self.read(capsule) == payload
+
+    def number(self, buffer: str) -> int:
+        core = self.rig.engine.core
+        address = core.environments[0].lane.address + core.layout.by_name[buffer].offset
+        return int.from_bytes(core.backend.read(address, 8), "little", signed=True)
+
+    def read(self, capsule: Capsule) -> bytes:
+        payload: bytes = self.rig.engine.core.backend.read(capsule.block.address, capsule.num_bytes)
+        return payload
 
     def teardown(self) -> None:
         self.rig.engine.close()

@@ -53,8 +53,7 @@ def test_missed_ticks_are_skipped_and_counted(timed: Any) -> None:
     timed.run(timed.now_ns + PERIOD_NS)
     timed.now_ns += 5 * PERIOD_NS
     timed.engine.on_deadline(timed.now_ns)
-    while timed.engine.advance():
-        pass
+    timed.drain()
     assert timed.status().deadline_misses >= 4
     assert timed.engine.next_deadline_ns() > timed.now_ns
 
@@ -90,17 +89,15 @@ def test_a_plan_that_spans_ticks_skips_the_actions_whose_time_went_by(make_rig: 
     rig.run(rig.now_ns + PERIOD_NS + 2_000_000)  # two ticks: the next finds two actions queued
     rig.now_ns = rig.engine.next_deadline_ns()
     rig.engine.on_deadline(rig.now_ns)
-    rig.engine.advance()  # latched
+    rig.advance()  # latched
     popped = len(_actions(rig))
     rig.now_ns = rig.engine.next_deadline_ns()
     rig.engine.on_deadline(rig.now_ns)  # the plan is in flight: the old queue serves
     assert len(_actions(rig)) == popped + 1
-    while rig.engine.advance():
-        pass
+    rig.drain()
     rig.now_ns = rig.engine.next_deadline_ns()
     rig.engine.on_deadline(rig.now_ns)
-    while rig.engine.advance():
-        pass
+    rig.drain()
     assert _actions(rig)[-1][2] == 1
 
 
@@ -140,8 +137,7 @@ def test_a_step_waits_for_its_observation_and_times_out(rig: Any) -> None:
     rig.observe(0.1, 0.1, stamp_ns=9_999)
     assert not rig.engine.has_work
     rig.observe(0.1, 0.1, stamp_ns=10_000)
-    while rig.engine.advance():
-        pass
+    rig.drain()
     assert answers[0].tick == 1
     rig.engine.begin_step(protocol.Step(1, 0, 1, -1, 20_000, 5_000_000), answers.append)
     rig.now_ns += 5_000_000
@@ -153,7 +149,7 @@ def test_a_cancelled_step_leaves_state_whole(rig: Any) -> None:
     state = rig.state()
     job = rig.engine.begin_step(protocol.Step(1, 0, 4, -1, 0, 10**9), lambda answer: None)
     for _ in range(3):
-        rig.engine.advance()
+        rig.advance()
     rig.engine.cancel_step(job)
     assert not rig.engine.has_work
     assert rig.state() == state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.protocol import Event, OutputKind
 from flashrt_ros.errors import ConfigError, EngineGoneError, FlashrtError
 
+_ENGINE_S = 2.0
 _WAIT_S = 0.1
 _OFFSET_S = 1.0
 
@@ -120,7 +122,7 @@ class _Stop:
 def _listen_to_engine(
     trace: Trace, arguments: argparse.Namespace, stop: Callable[[], bool]
 ) -> None:
-    with EngineClient(arguments.engine, client="trace") as client:
+    with EngineClient(arguments.engine, client="trace", wait_s=_ENGINE_S) as client:
         client.subscribe(env_index=arguments.env, actions=True, chunks=True, events=True)
         read_s, offset_ns = -math.inf, 0
         while not stop():
@@ -147,6 +149,7 @@ def _listen_to_nodes(trace: Trace, arguments: argparse.Namespace, stop: Callable
         env_index=arguments.env,
         on_event=trace.event,
         on_output=trace.output,
+        on_found=lambda topic: print(f"listening to {topic}", file=sys.stderr, flush=True),
         stop=stop,
     )
 

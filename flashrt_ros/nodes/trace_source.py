@@ -26,6 +26,7 @@ def listen(
     env_index: int,
     on_event: Callable[[Event, int], None],
     on_output: Callable[[Provenance, OutputKind, int], None],
+    on_found: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> None:
     """Listen to ``policy_node`` and ``planner_node`` until told to stop.
@@ -38,6 +39,7 @@ def listen(
         env_index: Environment to listen to.
         on_event: Told each event and the wall time at which it was published, ns.
         on_output: Told what each chunk was made from, and when, wall time in ns.
+        on_found: Told each topic once a node that publishes it has been found.
         stop: Asked again and again.
     """
 
@@ -63,9 +65,13 @@ def listen(
         (ActionChunk, "policy_node/action_chunk", take_chunk),
     )
     try:
-        for kind, topic, take in takers:
-            node.create_subscription(kind, topic, take, EVENT_QOS)
+        missing = [
+            node.create_subscription(kind, topic, take, EVENT_QOS) for kind, topic, take in takers
+        ]
         while not stop():
+            for subscription in [one for one in missing if one.get_publisher_count() > 0]:
+                missing.remove(subscription)
+                on_found(subscription.topic_name)
             executor.spin_once(timeout_sec=_WAIT_S)
     finally:
         executor.shutdown()

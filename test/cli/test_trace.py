@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -157,3 +159,12 @@ def test_a_folder_that_is_not_there_is_refused_before_listening(flashrt: Flashrt
     code, _, err = flashrt("trace", "--json", "/nowhere/at/all.json")
     assert code == 1
     assert "no folder" in err
+
+
+def test_it_needs_neither_torch_nor_ros() -> None:
+    code = (
+        "import sys, flashrt_ros.cli.trace; "
+        "print([name for name in ('torch', 'rclpy', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -31,6 +31,12 @@ class Planners:
         self._instructions = peer.publisher(String, "instruction")
         self._sequences: dict[str, int] = {}
 
+    def begin(self) -> None:
+        """Let everybody number from the start again; nobody holds the channel."""
+        self._sequences.clear()
+        assert self.peer.change(NODE, "deactivate")
+        assert self.peer.change(NODE, "activate")
+
     def send(self, planner: str, *, sequence: int = 0, channel: str = "") -> str:
         """Send a goal; returns the event that says what became of it."""
         number = sequence or self._sequences.get(planner, 0) + 1
@@ -92,9 +98,7 @@ def planners(bench: Bench, peer: Peer) -> Planners:
 
 @pytest.fixture(autouse=True)
 def fresh(planners: Planners) -> None:
-    planners._sequences.clear()
-    assert planners.peer.change(NODE, "deactivate")
-    assert planners.peer.change(NODE, "activate")
+    planners.begin()
 
 
 def test_two_planners_hand_the_channel_over(planners: Planners) -> None:

@@ -114,6 +114,30 @@ class TestStampSync:
         sync.forget()
         assert sync.add("joints", 5, "again") == (5, {"image": "again", "joints": "again"})
 
+    def test_what_finds_no_partner_in_time_is_counted(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=5, patience_ns=50)
+        sync.add("image", 100, "i100")
+        sync.add("joints", 140, "j140")
+        assert sync.num_alone == {"image": 0, "joints": 0}
+        sync.add("joints", 160, "j160")  # i100 has waited too long
+        assert sync.num_alone == {"image": 1, "joints": 0}
+        assert sync.add("image", 160, "i160") is not None
+        assert sync.num_alone == {"image": 1, "joints": 1}  # j140 was left behind
+
+    def test_what_was_in_a_set_is_not_counted_when_it_is_repeated(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=5, patience_ns=50)
+        for stamp_ns in (100, 120, 140):
+            for _ in range(3):
+                sync.add("image", stamp_ns, "i")
+                sync.add("joints", stamp_ns, "j")
+        assert sync.num_alone == {"image": 0, "joints": 0}
+
+    def test_too_many_are_counted_too(self) -> None:
+        sync = StampSync(["image", "joints"], slop_ns=5, patience_ns=10**9)
+        for stamp_ns in range(1, 40):
+            sync.add("image", stamp_ns, "i")
+        assert sync.num_alone["image"] == 39 - 16
+
     @given(st.permutations([(s, t) for s in ("image", "joints", "depth") for t in range(4)]))
     def test_sets_come_in_order_and_never_mix_stamps(self, arrivals: list[tuple[str, int]]) -> None:
         sync = StampSync(["image", "joints", "depth"], slop_ns=0, patience_ns=10**9)

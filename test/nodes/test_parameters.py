@@ -176,6 +176,12 @@ def test_qos_overrides_reach_the_nodes(tmp_path: Path) -> None:
         ('/**/policy_node:\n  ros__parameters:\n    cameras: ["a b"]\n', ConfigError),
         ("/**/policy_node:\n  ros__parameters:\n    camera_fields: [a, b]\n", ConfigError),
         ("/**/sim:\n  ros__parameters:\n    joint_names: [x]\n", ConfigError),
+        ("/**/policy_node:\n  ros__parameters:\n    limit_action: safe_pose\n", ConfigError),
+        ('/**/policy_node:\n  ros__parameters:\n    joint_limits: ["x speed=1"]\n', ConfigError),
+        ('/**/policy_node:\n  ros__parameters:\n    safe_pose: ["x 1"]\n', ConfigError),
+        ('/**/planner_node:\n  ros__parameters:\n    planners: ["a rank=1"]\n', ConfigError),
+        ('/**/planner_node:\n  ros__parameters:\n    goal_schema: ["goal"]\n', ConfigError),
+        ('/**/planner_node:\n  ros__parameters:\n    named_goals: ["home"]\n', ConfigError),
         ("- a\n", ConfigError),
         ("a: [\n", ConfigError),
     ],
@@ -184,6 +190,19 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, error: type[Exception]
     file = tmp_path / "bad.yaml"
     file.write_text(text)
     with pytest.raises(error):
+        load(file)
+
+
+def test_a_safe_pose_within_limits_needs_a_rate(tmp_path: Path) -> None:
+    file = tmp_path / "pose.yaml"
+    text = (
+        "/**/policy_node:\n  ros__parameters:\n    safety_action: safe_pose\n"
+        '    safe_pose: ["x position=1"]\n    safety_rate_hz: 0\n'
+    )
+    file.write_text(text)
+    load(file)
+    file.write_text(text + '    joint_limits: ["x step=0.1"]\n')
+    with pytest.raises(ConfigError, match=r"policy_node: .*safety_rate_hz above 0"):
         load(file)
 
 

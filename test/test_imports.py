@@ -55,7 +55,11 @@ BELOW: dict[str, set[str]] = {
 ROS_ROOMS = {"nodes", "sim", "demo", "bench"}
 """Rooms that may import ROS."""
 
-TRITON = ["flashrt_ros.models.hybrid_attention_cuda"]
+TRITON = [
+    "flashrt_ros.models.hybrid_attention_cuda",
+    "flashrt_ros.models.hybrid_kernels_cuda",
+    "flashrt_ros.models.hybrid_ops_cuda",
+]
 """Modules of kernels, which only a GPU machine has the package for."""
 
 TORCH_FREE = [

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from flashrt_ros.models.hybrid_config import BORDER_TOKENS
-
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""``(queries, cache, position) → [T, HQ, D]``, as :func:`torch_attention`."""
 
 
 def torch_attention(queries: Tensor, cache: Tensor, position: Tensor) -> Tensor:

@@ -19,16 +19,17 @@ _TARGET_PROGRAMS = 264  # two for each processor of a large device
 _MOST_SPLITS = 64
 
 
-def triton_attention(queries: Tensor, cache: Tensor, position: Tensor) -> Tensor:
-    """Attend as :func:`~.hybrid_attention.torch_attention`, at the cost of what is used.
+def triton_attention(queries: Tensor, gate: Tensor, cache: Tensor, position: Tensor) -> Tensor:
+    """Attend and gate as ``TorchOps.attend``, at the cost of what is used.
 
     Args:
-        queries: ``[T, HQ, D]``.
+        queries: ``[T, HQ, D]``, contiguous.
+        gate: ``[T, HQ, D]``, contiguous within a token.
         cache: ``[P, 2, HK, D]``, its last extent contiguous.
         position: ``int64[1]``, on the device.
 
     Returns:
-        ``[T, HQ, D]``.
+        ``[T, HQ * D]``.
     """
     length, num_heads, size = queries.shape
     num_kv_heads = cache.shape[2]
@@ -37,8 +38,7 @@ def triton_attention(queries: Tensor, cache: Tensor, position: Tensor) -> Tensor
     block_rows = max(16, min(128, triton.next_power_of_2(rows)))
     num_tiles = triton.cdiv(rows, block_rows)
     num_splits = _num_splits(num_tiles * num_kv_heads)
-    queries = queries.contiguous()
-    output = torch.empty_like(queries)
+    output = torch.empty((length, num_heads * size), dtype=queries.dtype, device=queries.device)
     partial = torch.empty(
         (num_splits, length, num_heads, size), dtype=torch.float32, device=queries.device
     )
@@ -70,8 +70,11 @@ def triton_attention(queries: Tensor, cache: Tensor, position: Tensor) -> Tensor
     _combine[(length * num_heads,)](
         partial,
         marks,
+        gate,
         output,
         length * num_heads,
+        gate.stride(0),
+        NUM_HEADS=num_heads,
         SIZE=size,
         BLOCK_SIZE=triton.next_power_of_2(size),
         NUM_SPLITS=num_splits,
@@ -165,13 +168,16 @@ def _attend(
 def _combine(
     partial,
     marks,
+    gate,
     output,
     num_rows,
+    gate_stride,
+    NUM_HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     BLOCK_SIZE: tl.constexpr,  # noqa: N803
     NUM_SPLITS: tl.constexpr,  # noqa: N803
 ):
-    """Bring the splits of one token and head together."""
+    """Bring the splits of one token and head together, and apply the gate."""
     row = tl.program_id(0)
     split = tl.arange(0, NUM_SPLITS)
     column = tl.arange(0, BLOCK_SIZE)
@@ -186,4 +192,6 @@ def _combine(
         other=0.0,
     )
     result = tl.sum(mixed * weight[:, None], 0) / tl.sum(total * weight, 0)
+    where = (row // NUM_HEADS) * gate_stride + (row % NUM_HEADS) * SIZE + column
+    result *= tl.sigmoid(tl.load(gate + where, mask=is_column, other=0.0).to(tl.float32))
     tl.store(output + row * SIZE + column, result.to(output.dtype.element_ty), mask=is_column)

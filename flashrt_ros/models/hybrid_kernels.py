@@ -1,4 +1,4 @@
-"""Which implementation a hybrid model's two expensive operations run on."""
+"""Which implementations a hybrid model runs on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import importlib.util
 from dataclasses import dataclass
 
 from flashrt_ros.errors import ConfigError
-from flashrt_ros.models.hybrid_attention import Attention, torch_attention
 from flashrt_ros.models.hybrid_linear import DeltaRule, torch_delta_chunk, torch_delta_step
+from flashrt_ros.models.hybrid_ops import TorchOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,27 +16,27 @@ class HybridKernels:
 
     Attributes:
         name: For fingerprints and reports, e.g. "triton+fla".
-        attention: Over the cache of keys and values.
+        ops: Matrices, attention over the cache, and what lies between.
         delta_chunk: Linear attention over a chunk.
         delta_step: Linear attention over one token.
     """
 
     name: str
-    attention: Attention
+    ops: TorchOps
     delta_chunk: DeltaRule
     delta_step: DeltaRule
 
 
-TORCH_KERNELS = HybridKernels("torch", torch_attention, torch_delta_chunk, torch_delta_step)
+TORCH_KERNELS = HybridKernels("torch", TorchOps(), torch_delta_chunk, torch_delta_step)
 """Runs on every device."""
 
 
-def select_kernels(device: str, *, attention: str = "auto", linear: str = "auto") -> HybridKernels:
+def select_kernels(device: str, *, ops: str = "auto", linear: str = "auto") -> HybridKernels:
     """Pick implementations for a device.
 
     Args:
         device: As torch names it; anything but "cuda" runs on torch.
-        attention: "triton", "torch", or "auto": Triton where it is installed.
+        ops: "triton", "torch", or "auto": Triton where it is installed.
         linear: "fla" (flash-linear-attention), "torch", or "auto": the former where it
             is installed.
 
@@ -45,21 +45,21 @@ def select_kernels(device: str, *, attention: str = "auto", linear: str = "auto"
             of this device.
     """
     is_cuda = device.split(":")[0] == "cuda"
-    use_triton = _wants("attention", attention, "triton", is_cuda=is_cuda)
+    use_triton = _wants("ops", ops, "triton", is_cuda=is_cuda)
     use_fla = _wants("linear", linear, "fla", is_cuda=is_cuda)
-    kernels = TORCH_KERNELS
-    attend, chunk, step = kernels.attention, kernels.delta_chunk, kernels.delta_step
+    chosen = TORCH_KERNELS.ops
+    chunk, step = TORCH_KERNELS.delta_chunk, TORCH_KERNELS.delta_step
     # Imported where they are wanted: neither package is a dependency.
     if use_triton:
-        from flashrt_ros.models.hybrid_attention_cuda import triton_attention
+        from flashrt_ros.models.hybrid_ops_cuda import TritonOps
 
-        attend = triton_attention
+        chosen = TritonOps()
     if use_fla:
         from flashrt_ros.models.hybrid_linear_cuda import fla_delta_chunk, fla_delta_step
 
         chunk, step = fla_delta_chunk, fla_delta_step
     name = "+".join(["triton"] * use_triton + ["fla"] * use_fla) or "torch"
-    return HybridKernels(name, attend, chunk, step)
+    return HybridKernels(name, chosen, chunk, step) if name != "torch" else TORCH_KERNELS
 
 
 def _wants(what: str, asked: str, package: str, *, is_cuda: bool) -> bool:

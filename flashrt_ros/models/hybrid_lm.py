@@ -20,14 +20,12 @@ from flashrt_ros.errors import ConfigError
 from flashrt_ros.models.base import NOISE_SEED, NOISE_SLOT, Buffers, Program, Slots
 from flashrt_ros.models.hybrid_checkpoint import random_tensors, read_checkpoint
 from flashrt_ros.models.hybrid_config import BORDER_TOKENS, HybridConfig
-from flashrt_ros.models.hybrid_kernels import TORCH_KERNELS, HybridKernels
+from flashrt_ros.models.hybrid_kernels import TORCH_KERNELS, HybridKernels, select_kernels
 from flashrt_ros.models.hybrid_layers import (
     experts,
     full_attention,
     linear_attention,
     mlp,
-    project,
-    rms_norm,
 )
 from flashrt_ros.models.hybrid_weights import (
     ExpertWeights,
@@ -125,7 +123,7 @@ class HybridLm:
         chunk_length: int = BORDER_TOKENS,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
-        kernels: HybridKernels = TORCH_KERNELS,
+        kernels: HybridKernels | None = None,
     ) -> Self:
         """Read a checkpoint as its family publishes it; nothing in it is executed.
 
@@ -135,7 +133,7 @@ class HybridLm:
             chunk_length: Rows of a prefill replay; a multiple of 64.
             dtype: The matrices are converted to it.
             device: Where the weights go.
-            kernels: Implementations, of that device.
+            kernels: Implementations, of that device; None for what is best there.
 
         Raises:
             ConfigError: See :meth:`HybridConfig.from_json`.
@@ -149,7 +147,7 @@ class HybridLm:
             weights,
             max_positions=max_positions,
             chunk_length=chunk_length,
-            kernels=kernels,
+            kernels=kernels or select_kernels(device),
         )
 
     @classmethod
@@ -162,7 +160,7 @@ class HybridLm:
         chunk_length: int = BORDER_TOKENS,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
-        kernels: HybridKernels = TORCH_KERNELS,
+        kernels: HybridKernels | None = None,
     ) -> Self:
         """Build a model with random weights, for tests and benchmarks; see :meth:`load`."""
         tensors = random_tensors(config, seed, dtype=dtype, device=device)
@@ -172,7 +170,7 @@ class HybridLm:
             weights,
             max_positions=max_positions,
             chunk_length=chunk_length,
-            kernels=kernels,
+            kernels=kernels or select_kernels(device),
         )
 
     @property
@@ -248,59 +246,72 @@ class HybridLm:
         return self._digest
 
     def _prefill(self, buffers: Buffers, slots: Slots) -> None:
-        rows = self._run(buffers[TOKENS], buffers, buffers[NUM_VALID])
+        rows, change = self._run(buffers[TOKENS], buffers, buffers[NUM_VALID])
         # A capture runs over a lane of zeros, where no token is valid.
         last = (buffers[NUM_VALID] - 1).clamp(min=0)
-        self._finish(rows.index_select(0, last), buffers, slots)
+        self._finish(rows.index_select(0, last), change.index_select(0, last), buffers, slots)
         buffers[POSITION].add_(buffers[NUM_VALID])
 
     def _decode(self, buffers: Buffers, slots: Slots) -> None:
-        rows = self._run(buffers[NEXT_TOKEN], buffers, None)
-        self._finish(rows, buffers, slots)
+        rows, change = self._run(buffers[NEXT_TOKEN], buffers, None)
+        self._finish(rows, change, buffers, slots)
         buffers[POSITION].add_(1)
 
-    def _run(self, tokens: Tensor, buffers: Buffers, num_valid: Tensor | None) -> Tensor:
-        """Run tokens through every layer, and their states: ``int64[T]`` → ``[T, E]``."""
+    def _run(
+        self, tokens: Tensor, buffers: Buffers, num_valid: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Run tokens through every layer, and their states.
+
+        Args:
+            tokens: ``int64[T]``.
+            buffers: Of the lane.
+            num_valid: ``int64[1]``, or None for one token.
+
+        Returns:
+            Input and change of the last layer, ``[T, E]`` both, not yet added.
+        """
+        config, kernels = self._config, self._kernels
         rows = self._weights.embedding.index_select(0, tokens)
+        change: Tensor | None = None
         num_linear = num_full = 0
         for layer in self._weights.layers:
-            normal = rms_norm(rows, layer.input_norm, self._config.norm_eps)
+            rows, normal = kernels.ops.add_norm(rows, change, layer.input_norm, config.norm_eps)
             if isinstance(layer.mixer, FullWeights):
-                mixed = full_attention(
+                change = full_attention(
                     normal,
                     layer.mixer,
-                    self._config,
+                    config,
                     cache=buffers[KEYS_VALUES][:, num_full],
                     position=buffers[POSITION],
-                    attend=self._kernels.attention,
+                    kernels=kernels,
                 )
                 num_full += 1
             else:
-                mixed = linear_attention(
+                change = linear_attention(
                     normal,
                     layer.mixer,
-                    self._config,
+                    config,
                     recurrent=buffers[RECURRENT][num_linear],
                     past=buffers[CONVOLUTION][num_linear],
                     num_valid=num_valid,
-                    rule=self._kernels.delta_step
-                    if num_valid is None
-                    else self._kernels.delta_chunk,
+                    kernels=kernels,
                 )
                 num_linear += 1
-            rows = rows + mixed
-            rows = rows + self._widen(rms_norm(rows, layer.post_norm, self._config.norm_eps), layer)
-        return rows
+            rows, normal = kernels.ops.add_norm(rows, change, layer.post_norm, config.norm_eps)
+            change = self._widen(normal, layer)
+        assert change is not None
+        return rows, change
 
     def _widen(self, rows: Tensor, layer: LayerWeights) -> Tensor:
         if isinstance(layer.mlp, ExpertWeights):
             assert self._config.experts is not None
-            return experts(rows, layer.mlp, self._config.experts)
-        return mlp(rows, layer.mlp)
+            return experts(rows, layer.mlp, self._config.experts, self._kernels.ops)
+        return mlp(rows, layer.mlp, self._kernels.ops)
 
-    def _finish(self, row: Tensor, buffers: Buffers, slots: Slots) -> None:
-        normal = rms_norm(row, self._weights.final_norm, self._config.norm_eps)
-        buffers[LOGITS].copy_(project(normal, self._weights.head)[0])
+    def _finish(self, row: Tensor, change: Tensor, buffers: Buffers, slots: Slots) -> None:
+        ops, weights = self._kernels.ops, self._weights
+        _, normal = ops.add_norm(row, change, weights.final_norm, self._config.norm_eps)
+        buffers[LOGITS].copy_(ops.project(normal, weights.head)[0])
         self._choose(buffers, slots)
 
     def _choose(self, buffers: Buffers, slots: Slots) -> None:

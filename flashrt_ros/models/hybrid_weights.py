@@ -48,12 +48,14 @@ class FullWeights:
         projection: ``[2·HQ·D + 2·HK·D, E]``: queries, output gate, keys, values.
         query_norm: ``float32[D]``, one added already.
         key_norm: ``float32[D]``, one added already.
+        frequencies: ``float32[rotary_dim / 2]``, radians a position.
         output: ``[E, HQ·D]``.
     """
 
     projection: Tensor
     query_norm: Tensor
     key_norm: Tensor
+    frequencies: Tensor
     output: Tensor
 
 
@@ -175,7 +177,11 @@ class _Taker:
 
     def exact(self, name: str) -> Tensor:
         """Return a tensor in float32."""
-        return self._tensors[name].to(self._device, torch.float32)
+        return self.exact_of(self._tensors[name])
+
+    def exact_of(self, value: Tensor) -> Tensor:
+        """Convert a tensor to float32."""
+        return value.to(self._device, torch.float32)
 
 
 def _layer(take: _Taker, config: HybridConfig, at: int) -> LayerWeights:
@@ -196,10 +202,12 @@ def _full(take: _Taker, config: HybridConfig, prefix: str) -> FullWeights:
     both = take.raw(prefix + "q_proj.weight")
     queries, gates = both.view(config.num_heads, 2, config.head_dim, -1).unbind(1)
     rows = [take.raw(prefix + f"{name}_proj.weight") for name in "kv"]
+    powers = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32)
     return FullWeights(
         projection=take.place(torch.cat([queries.flatten(0, 1), gates.flatten(0, 1), *rows])),
         query_norm=take.norm(prefix + "q_norm.weight"),
         key_norm=take.norm(prefix + "k_norm.weight"),
+        frequencies=take.exact_of(1.0 / config.rope_theta ** (powers / config.rotary_dim)),
         output=take.matrix(prefix + "o_proj.weight"),
     )
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +15,8 @@ from torch import Tensor
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.models.hybrid_attention import torch_attention
 from flashrt_ros.models.hybrid_kernels import TORCH_KERNELS, select_kernels
-from flashrt_ros.models.hybrid_layers import project
 from flashrt_ros.models.hybrid_linear import DeltaInputs, torch_delta_chunk, torch_delta_step
+from flashrt_ros.models.hybrid_ops import TorchOps
 
 KEY_HEADS, VALUE_HEADS, SIZE = 2, 4, 8
 
@@ -138,8 +139,8 @@ def test_a_row_of_a_long_product_is_that_of_a_short_one_to_the_bit() -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(96, 80, generator=generator)
     long = torch.randn(256, 80, generator=generator)
-    short = torch.cat([project(long[at : at + 64], weight) for at in range(0, 256, 64)])
-    assert torch.equal(project(long, weight), short)
+    short = torch.cat([TorchOps().project(long[at : at + 64], weight) for at in range(0, 256, 64)])
+    assert torch.equal(TorchOps().project(long, weight), short)
 
 
 # choice ---------------------------------------------------------------------------------------
@@ -147,15 +148,15 @@ def test_a_row_of_a_long_product_is_that_of_a_short_one_to_the_bit() -> None:
 
 def test_on_a_cpu_torch_is_chosen() -> None:
     assert select_kernels("cpu") == TORCH_KERNELS
-    assert select_kernels("cuda:0", attention="torch", linear="torch") == TORCH_KERNELS
+    assert select_kernels("cuda:0", ops="torch", linear="torch") == TORCH_KERNELS
 
 
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"attention": "flash"}, "auto, torch or triton, found flash"),
+        ({"ops": "flash"}, "auto, torch or triton, found flash"),
         ({"linear": "mamba"}, "auto, torch or fla, found mamba"),
-        ({"attention": "triton"}, "'triton' can't run 'attention' here"),
+        ({"ops": "triton"}, "'triton' can't run 'ops' here"),
         ({"linear": "fla"}, "'fla' can't run 'linear' here"),
     ],
 )
@@ -164,47 +165,30 @@ def test_what_does_not_run_here_is_refused(options: dict[str, str], match: str) 
         select_kernels("cpu", **options)
 
 
-# Triton's interpreter runs the kernel on the CPU; it is chosen when triton is imported.
-_INTERPRETED = """
-import torch
-from flashrt_ros.models.hybrid_attention import torch_attention
-from flashrt_ros.models.hybrid_attention_cuda import triton_attention
-
-generator = torch.Generator().manual_seed(0)
-for length, position, size in ((1, 0, 16), (1, 150, 16), (64, 130, 24)):
-    queries = torch.randn(length, 4, size, generator=generator)
-    cache = torch.randn(256, 3, 2, 2, size, generator=generator)[:, 1]
-    at = torch.tensor([position])
-    expected, found = torch_attention(queries, cache, at), triton_attention(queries, cache, at)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-queries = torch.randn(128, 4, 16, generator=generator)
-cache = torch.randn(256, 2, 2, 16, generator=generator)
-later = torch.cat([queries[64:], queries[:64]])
-whole = triton_attention(queries, cache, torch.tensor([0]))
-part = triton_attention(later, cache, torch.tensor([64]))
-assert torch.equal(whole[64:], part[:64])
-"""
+def check_triton(device: str, environment: dict[str, str]) -> None:
+    program = Path(__file__).with_name("triton_check.py")
+    subprocess.run(
+        [sys.executable, program, device], env=os.environ | environment, timeout=300, check=True
+    )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-def test_the_triton_kernel_agrees_wherever_a_row_stands_in_its_chunk() -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-c", _INTERPRETED], env=environment, timeout=300, check=True)
+def test_the_triton_operations_agree_with_torch_in_the_interpreter() -> None:
+    check_triton("cpu", {"TRITON_INTERPRET": "1"})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_triton_operations_agree_with_torch_on_the_device() -> None:
+    check_triton("cuda", {})
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("length", [1, 64, 512])
-def test_kernels_of_the_device_agree_with_torch(length: int) -> None:
+def test_the_rule_on_the_device_agrees_with_torch(length: int) -> None:
+    torch.manual_seed(0)
     kernels = select_kernels("cuda")
-    generator = torch.Generator("cuda").manual_seed(0)
-    queries = torch.randn(length, 16, 128, generator=generator, device="cuda").bfloat16()
-    cache = torch.randn(2048, 1, 2, 2, 128, generator=generator, device="cuda").bfloat16()[:, 0]
-    position = torch.tensor([1000], device="cuda")
-    found = kernels.attention(queries, cache, position)
-    expected = torch_attention(queries, cache, position)
-    torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
-
     queries, keys, values = (
         torch.randn(length, heads, 128, device="cuda").bfloat16() for heads in (4, 4, 8)
     )

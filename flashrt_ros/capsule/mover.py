@@ -200,16 +200,18 @@ class Mover:
             self._retry_ns = 0
             self._room.disk_error = None
             self._room.has_changed = True
-        has_moved = self._archivist.poll()
+        if self._archivist.poll():
+            # who waited for it is served before it can be moved away again
+            return True
         for entry in [entry for entry in self._fenced if entry[0].is_done]:
             self._fenced.remove(entry)
             entry[1]()
         if self._job is not None:
-            return self._copy_slice(self._job, max_bytes) or has_moved
+            return self._copy_slice(self._job, max_bytes)
         if self._room.has_changed:
             self._room.has_changed = self._start()
         has_failed, self._has_failed = self._has_failed, False
-        return has_moved or has_failed
+        return has_failed
 
     def wait(self, timeout_s: float) -> bool:
         """Advance until something was moved, at most ``timeout_s`` without progress.

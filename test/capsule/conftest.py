@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from flashrt_ros.capsule.archivist import Archivist
+from flashrt_ros.capsule.archivist import Archivist, Task
 from flashrt_ros.capsule.capsule import Capsule, Position
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.mover import Mover
@@ -75,10 +75,48 @@ def copy(target: int, source: int, num_bytes: int) -> None:
     ctypes.memmove(target, source, num_bytes)
 
 
+class InlineArchivist(Archivist):
+    """Does one task at a poll, on the thread that polls: histories can be repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[Task] = []
+
+    @property
+    def num_pending(self) -> int:
+        return len(self.tasks)
+
+    def submit(self, work: Callable[[], object], done: Callable[[object], None]) -> None:
+        self.tasks.append(Task(work, done))
+
+    def poll(self, timeout_s: float = 0.0) -> bool:
+        if not self.tasks:
+            return False
+        task = self.tasks.pop(0)
+        try:
+            outcome = task.work()
+        except FlashrtError as error:
+            outcome = error
+        task.done(outcome)
+        return True
+
+    def close(self) -> None:
+        while self.poll():
+            pass
+
+
 class Yard:
     """A store over memory tiers and a disk, with a mover that works when told."""
 
-    def __init__(self, *, device: int = 0, host: int = 2, disk: int = 4, reserved: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        device: int = 0,
+        host: int = 2,
+        disk: int = 4,
+        reserved: int = 1,
+        archivist: Archivist | None = None,
+    ) -> None:
         names = [(DEVICE, device)] if device else []
         self.tiers = [
             MemoryTier(
@@ -93,7 +131,7 @@ class Yard:
         self.disk = DiskTier(disk * SIZE) if disk else None
         self.store = CapsuleStore(self.tiers, disk=self.disk, now_ns=lambda: 7)
         self.kept, self.spilled, self.saved = MemoryShelf(), MemoryShelf(), MemoryShelf()
-        self.archivist = Archivist()
+        self.archivist = archivist or Archivist()
         self.now_ns = 0
         self.mover = Mover(
             self.store,

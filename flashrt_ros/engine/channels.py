@@ -66,6 +66,9 @@ class Channel:
         num_own = num_engine_slots or spec.num_ring_slots * num_environments
         self._own_first = num_rings * spec.num_ring_slots_padded
         self.spec = spec
+        # computed by the spec at every look; constant here
+        self.slot_bytes = spec.slot_bytes
+        self.payload_bytes = spec.payload_bytes
         self.num_bytes = round_up((self._own_first + num_own) * spec.slot_bytes, PAGE_BYTES)
         self.num_slots = self.num_bytes // spec.slot_bytes
         self.skipped = [0] * num_environments
@@ -111,7 +114,7 @@ class Channel:
 
     def slot_address(self, slot: int) -> int:
         """Return the address of a slot's first byte; constant."""
-        return self.address + slot * self.spec.slot_bytes
+        return self.address + slot * self.slot_bytes
 
     def view(self, slot: int) -> memoryview:
         """Return the slot's payload bytes, writable; must not outlive the channel."""

@@ -27,9 +27,19 @@ class Goals:
         self, latches: Latches, layout: ArenaLayout, inputs: Mapping[str, str], backend: Backend
     ) -> None:
         self._latches = latches
-        self._layout = layout
-        self._inputs = inputs
         self._backend = backend
+        self._parts = {
+            name: tuple(
+                (
+                    latches.specs[name].field_offset(part.name),
+                    layout.by_name[inputs[f"{name}.{part.name}"]].offset,
+                    part.num_bytes,
+                )
+                for part in latches.specs[name].fields
+            )
+            for name in latches.named(ChannelRole.GOAL)
+        }
+        """Of each field of a goal: offset in its slot, offset in a capsule, bytes."""
 
     def in_force(self, timeline: Timeline) -> tuple[bytes, SlotMeta] | None:
         """Copy the goal that the timeline reads, with its meta; None when there is none."""
@@ -75,13 +85,9 @@ class Goals:
             channel = self._latches.channel(name)
             slot = channel.engine_slot(meta)
             base = channel.slot_address(slot)
-            for part in channel.spec.fields:
-                placement = self._layout.by_name[self._inputs[f"{name}.{part.name}"]]
-                self._backend.copy(
-                    base + channel.spec.field_offset(part.name),
-                    capsule.block.address + placement.offset,
-                    part.num_bytes,
-                )
+            source = capsule.block.address
+            for in_slot, in_capsule, num_bytes in self._parts[name]:
+                self._backend.copy(base + in_slot, source + in_capsule, num_bytes)
             timeline.latched[name] = self._latches.hold(name, slot, meta)
 
     def replay(self, timeline: Timeline, goal: tuple[bytes, SlotMeta] | None) -> None:

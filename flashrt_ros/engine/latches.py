@@ -54,10 +54,16 @@ class Latches:
                 f"staged channel '{unknown[0]}' is none of the model's",
                 expected=", ".join(self.specs),
             )
-        goals = [spec.name for spec in self.specs.values() if spec.role is ChannelRole.GOAL]
+        goals, observations = (
+            tuple(spec.name for spec in self.specs.values() if spec.role is role)
+            for role in (ChannelRole.GOAL, ChannelRole.OBSERVATION)
+        )
+        self._goals, self._observations = goals, observations
         if len(goals) > 1:
             raise SpecError(
-                "the model has several goal channels", expected="one at most", found=goals
+                "the model has several goal channels",
+                expected="one at most",
+                found=", ".join(goals),
             )
         self.on_goal: Callable[[Environment, SlotMeta], None] = _ignore
         """Called when an environment latches a goal it has not read before."""
@@ -272,9 +278,7 @@ class Latches:
             index = latched.slot
             staging = self._staging.get(name)
             if staging is not None:
-                self._backend.copy(
-                    staging.address, channel.slot_address(index), channel.spec.slot_bytes
-                )
+                self._backend.copy(staging.address, channel.slot_address(index), channel.slot_bytes)
                 index = 0
             bindings[slot_binding(name)] = index
         self.num_latches += 1
@@ -356,9 +360,9 @@ class Latches:
         """Return the meta of the observation that a timeline reads."""
         return self._meta_of(timeline, ChannelRole.OBSERVATION)
 
-    def named(self, role: ChannelRole) -> list[str]:
+    def named(self, role: ChannelRole) -> tuple[str, ...]:
         """Return the names of a role's channels."""
-        return [name for name, spec in self.specs.items() if spec.role is role]
+        return self._goals if role is ChannelRole.GOAL else self._observations
 
     def hold(self, name: str, slot: int, meta: SlotMeta) -> Latched:
         """Describe a slot that a timeline is to read, with a copy where torn reads count."""
@@ -370,7 +374,7 @@ class Latches:
         channel = self.channel(name)
         if channel.is_own(slot):
             self._backend.fence().wait()
-        return ctypes.string_at(channel.slot_address(slot), channel.spec.payload_bytes)
+        return ctypes.string_at(channel.slot_address(slot), channel.payload_bytes)
 
     def close(self) -> None:
         """Unmap every ring. Graphs over the slots must not be replayed any more. Idempotent."""

@@ -117,7 +117,8 @@ class Core:
         """Publish that an environment latched a goal it had not read before."""
         detail = (
             f"sequence={goal.sequence} source_sequence={goal.source_sequence} "
-            f"stamp_ns={goal.stamp_ns} committed_ns={goal.committed_ns} latched_ns={self.clock_ns()}"
+            f"stamp_ns={goal.stamp_ns} committed_ns={goal.committed_ns} "
+            f"latched_ns={self.clock_ns()}"
         )
         self.emit(EventKind.GOAL, env, detail=detail)
 

@@ -219,7 +219,7 @@ class Verbs:
             env,
             capsule_id=capsule.id,
             duration_ns=core.clock_ns() - started,
-            detail=request.reason,
+            detail=f"{request.reason} hold=1" if request.hold else request.reason,
         )
         return protocol.Interrupted(
             rid=request.rid,

@@ -5,9 +5,9 @@ write strength ``beta``, query ``q``, key ``k`` (both of unit length) and value 
 
     S = exp(g) S;   u = beta (v - k S);   S = S + k^T u;   o = q S / sqrt(DK)
 
-(Yang et al., "Gated Delta Networks", arXiv 2412.06464, eq. 10). With ``G`` the running sum
-of ``g`` in a chunk, the ``u`` of all its tokens solve one unit lower triangular system
-(Yang et al., arXiv 2406.06484, section 3)::
+(Yang et al., "Gated Delta Networks", arXiv 2412.06464). With ``G`` the running sum of ``g``
+in a chunk, the ``u`` of all its tokens solve one unit lower triangular system (after Yang et
+al., arXiv 2406.06484)::
 
     (1 + tril(beta_i exp(G_i - G_j) k_i·k_j, -1)) U = beta (V - exp(G) K S)
 

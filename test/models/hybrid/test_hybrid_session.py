@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashrt_ros.errors import (
@@ -129,6 +129,29 @@ def test_padding_leaves_the_recurrent_state_as_it_was(session: HybridSession) ->
         session.append(TOKENS[:7])
         rows.append((session.read(RECURRENT), session.logits().tobytes()))
     assert rows[0] == rows[1]
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_however_a_text_comes_in_its_bytes_are_the_same(
+    session: HybridSession, data: st.DataObject
+) -> None:
+    """Appends of any length, each followed by a capsule that comes back over another text."""
+    cold = compute(session, TOKENS[:200], 2)
+    session.reset()
+    position = 0
+    while position < 200:
+        count = min(data.draw(st.integers(20, 200)), 200 - position)
+        session.append(TOKENS[position : position + count])
+        position += count
+        capsule = session.snapshot(align_down=True)
+        if data.draw(st.booleans()):
+            session.reset()
+        session.append(OTHERS[: data.draw(st.integers(1, 100))])
+        session.restore(capsule)
+        capsule.close()
+    session.decode(0)  # takes the tail of the last capsule
+    assert decode(session, 2) == cold
 
 
 # borders --------------------------------------------------------------------------------------

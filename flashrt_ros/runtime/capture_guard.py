@@ -32,6 +32,8 @@ _LIBRARIES = tuple(
     f"{Path(module).parent}{os.sep}" for module in (str(torch.__file__), np.__file__, __file__)
 )
 
+_STANDARD = f"{Path(os.__file__).parent}{os.sep}"
+
 _HOST_READ = "brings data to the host"
 _HOST_READ_FIX = (
     "keep the value in a tensor (torch.where, index_select, masked_fill), or compute it before "
@@ -276,4 +278,6 @@ def _replace(stack: ExitStack, owner: object, name: str, value: object) -> None:
 def is_program(frame: FrameType) -> bool:
     """Whether a frame is a program's own: of no library, and of nothing beside this file."""
     name = frame.f_code.co_filename
-    return not name.startswith(("<frozen", *_LIBRARIES))
+    if name.startswith(("<frozen", *_LIBRARIES)):
+        return False
+    return not name.startswith(_STANDARD) or "-packages" in name

@@ -151,6 +151,11 @@ class Rig:
         while self.engine.advance() or self.engine.wait():
             pass
 
+    def take_in(self) -> None:
+        """Publish the actions under way; submits nothing."""
+        self.engine.core.backend.synchronize()
+        self.engine._ticks.plans._land_pops()
+
     def advance(self) -> None:
         """Submit one node, once it may be."""
         while not self.engine.has_work and self.engine.wait():

@@ -186,7 +186,7 @@ def test_rollback_reaches_a_named_ancestor_but_no_stranger(rig: Any) -> None:
 
 def test_refused_verbs_change_nothing(make_rig: MakeRig) -> None:
     capsule_bytes = make_rig().engine.core.layout.capsule_bytes
-    rig = make_rig(capsule_quota_bytes=2 * capsule_bytes)
+    rig = make_rig(capsule_quota_bytes=2 * capsule_bytes, capsule_host_quota_bytes=0)
     rig.ready()
     rig.step(3)
     rig.snapshot("taken")

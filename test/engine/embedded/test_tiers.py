@@ -24,6 +24,12 @@ MakeRig = Callable[..., Any]
 
 
 @pytest.fixture
+def device() -> str:
+    """The host, which has one tier of memory; test_device_tiers.py has the one with two."""
+    return "cpu"
+
+
+@pytest.fixture
 def small(make_rig: MakeRig, tmp_path: Path) -> Any:
     """An engine with room for home and one more capsule in memory."""
     rig = make_rig(capsule_quota_bytes=2 * BLOCK_BYTES, capsule_folder=str(tmp_path))

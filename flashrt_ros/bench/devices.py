@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import ctypes
-import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -12,7 +11,6 @@ import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,7 +18,7 @@ from flashrt_ros import __version__
 from flashrt_ros.bench.sampling import Sample, Timer
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.runtime.backend import Backend
-from flashrt_ros.runtime.cpu import CpuBackend
+from flashrt_ros.runtime.devices import make_backend
 
 _HEAD_START_BYTES = 1 << 30
 """Copied on a GPU before a timing, so that the host is ahead of the device; empties its cache."""
@@ -109,7 +107,7 @@ class HostDevice(Device):
 
     def __init__(self) -> None:
         self.name = "cpu"
-        self.backend = CpuBackend()
+        self.backend = make_backend(self.name)
         torch.set_num_threads(1)
 
     @property
@@ -152,7 +150,8 @@ class GpuDevice(Device):
     """The first CUDA device.
 
     Raises:
-        ConfigError: There is none, or this version has no backend for it.
+        ConfigError: There is none.
+        BackendError: Its driver can't be used.
     """
 
     def __init__(self) -> None:
@@ -161,12 +160,8 @@ class GpuDevice(Device):
                 "there is no CUDA device that torch can use",
                 fix="run on a machine with one, or with --device cpu",
             )
-        name = "flashrt_ros.runtime.cuda"
-        if importlib.util.find_spec(name) is None:
-            raise ConfigError("this version has no CUDA backend", fix="use --device cpu")
-        module: Any = importlib.import_module(name)
         self.name = "cuda"
-        self.backend = module.CudaBackend()
+        self.backend = make_backend(self.name)
         torch.set_num_threads(1)
         self._pads = [
             torch.empty(_HEAD_START_BYTES, dtype=torch.uint8, device=self.torch_device)

@@ -50,7 +50,7 @@ def _measure(context: Context, size: int, title: str) -> dict[str, Samples]:
     device = context.device
     with Stand(
         device,
-        StatefulPolicy(size, device=device.name),
+        StatefulPolicy(size),
         num_branch_lanes=NUM_BRANCHES,
         # Room for a home and for nothing else: branches are lanes, no capsules.
         capsule_quota_bytes=2 * size + (1 << 20),

@@ -44,16 +44,18 @@ class StatefulPolicy(MinimalPolicy):
     Args:
         num_bytes: Of ballast.
         work: Matrix products, 256 by 256, in each step of a plan.
-        device: Where the matrix is.
     """
 
     name = "bench_stateful"
 
-    def __init__(self, num_bytes: int, *, work: int = 0, device: str = "cpu") -> None:
+    def __init__(self, num_bytes: int, *, work: int = 0) -> None:
         self._num_bytes = num_bytes
         self._work = work
-        matrix = torch.eye(_WORK_DIM) + 1e-3 * torch.ones(_WORK_DIM, _WORK_DIM)
-        self._matrix = matrix.to(device)
+        self._matrix = torch.eye(_WORK_DIM) + 1e-3 * torch.ones(_WORK_DIM, _WORK_DIM)
+
+    def to(self, device: torch.device) -> None:
+        """Move the matrix to a device."""
+        self._matrix = self._matrix.to(device)
 
     def buffers(self) -> tuple[BufferSpec, ...]:
         """Return those of the minimal policy, then the ballast."""
@@ -204,9 +206,9 @@ def goal_factory(num_bytes: int) -> str:
     return f"{__name__}:goal_{num_bytes}"
 
 
-def stateful_factory(num_bytes: int, work: int, device: str) -> str:
+def stateful_factory(num_bytes: int, work: int) -> str:
     """Name the factory of a :class:`StatefulPolicy`, for ``--model-factory``."""
-    return f"{__name__}:stateful_{num_bytes}_{work}_{device}"
+    return f"{__name__}:stateful_{num_bytes}_{work}"
 
 
 def camera_policy(weights: Path | None) -> CameraPolicy:
@@ -218,16 +220,14 @@ def _goal_policy(num_bytes: int, weights: Path | None) -> GoalPolicy:
     return GoalPolicy(num_bytes)
 
 
-def _stateful_policy(
-    num_bytes: int, work: int, device: str, weights: Path | None
-) -> StatefulPolicy:
-    return StatefulPolicy(num_bytes, work=work, device=device)
+def _stateful_policy(num_bytes: int, work: int, weights: Path | None) -> StatefulPolicy:
+    return StatefulPolicy(num_bytes, work=work)
 
 
 def __getattr__(name: str) -> Callable[[Path | None], MinimalPolicy]:
     """Make the factories whose sizes stand in their names."""
     if match := re.fullmatch(r"goal_(\d+)", name):
         return partial(_goal_policy, int(match[1]))
-    if match := re.fullmatch(r"stateful_(\d+)_(\d+)_(cpu|cuda)", name):
-        return partial(_stateful_policy, int(match[1]), int(match[2]), match[3])
+    if match := re.fullmatch(r"stateful_(\d+)_(\d+)", name):
+        return partial(_stateful_policy, int(match[1]), int(match[2]))
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

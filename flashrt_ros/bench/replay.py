@@ -68,7 +68,7 @@ def _makers(context: Context) -> list[Callable[[], tuple[PolicyModel, str]]]:
 
     def wide(width: int, layers: int) -> Callable[[], tuple[PolicyModel, str]]:
         def make() -> tuple[PolicyModel, str]:
-            model = WideFlowPolicy(width=width, layers=layers, device=device)
+            model = WideFlowPolicy(width=width, layers=layers)
             return model, f"{model.num_parameters / 1e6:.0f} M parameters"
 
         return make

@@ -68,7 +68,7 @@ def _measure(context: Context, size: int, seconds: float) -> dict[str, Samples]:
     budget = Budget(seconds)
     with Stand(
         device,
-        StatefulPolicy(size, device=device.name),
+        StatefulPolicy(size),
         capsule_quota_bytes=2 * size + (1 << 20),
     ) as stand:
         stand.scramble(1)

@@ -56,7 +56,7 @@ def _measure(context: Context, size: int, seconds: float) -> tuple[list[Row], Ra
     label = megabytes(size)
     budget = Budget(seconds)
     context.say(f"flip, {label}: capturing")
-    model = StatefulPolicy(size, device=context.device.name)
+    model = StatefulPolicy(size)
     quota = 2 * size + (1 << 20)
     with Stand(context.device, model, num_standby_lanes=1, capsule_quota_bytes=quota) as stand:
         stand.scramble(1)

@@ -52,7 +52,7 @@ def run(context: Context) -> Result:
     parameters = engine_parameters(
         context, num_environments=2, num_standby_lanes=1, capsule_quota_bytes=6 * size
     )
-    factory = stateful_factory(size, _WORK[context.device.name], context.device.name)
+    factory = stateful_factory(size, _WORK[context.device.name])
     cast = Cast(parameters, factory, policy_node=_NODE if has_ros else None)
     context.say("starting an engine")
     with ExitStack() as exits:
@@ -190,8 +190,15 @@ def _rows(samples: dict[str, Samples], size: int, node_us: float, copy_us: float
     if "service" in us:
         timed("trigger", "empty Trigger, ~/ping", "trigger")
         timed("service", "~/reset", "trigger")
-        beyond = us["service"] - us["trigger"] - (us["flip"] - us["ping"])
-        added("~/reset, added to an empty Trigger beyond the verb", beyond, MAX_SERVICE_US)
+        beyond = median(us["service"] - us["trigger"]) - median(us["flip"] - us["ping"])
+        rows.append(
+            Row(
+                "~/reset, added to an empty Trigger beyond the verb",
+                "us",
+                beyond,
+                target=at_most("median", MAX_SERVICE_US),
+            )
+        )
     else:
         rows.append(absent("~/reset", "us", why_no_ros()))
     timed("ping", "ping, client", "ping")

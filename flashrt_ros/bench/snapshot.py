@@ -76,8 +76,8 @@ def run(context: Context) -> Result:
 def _model(context: Context, size: int) -> tuple[PolicyModel, int]:
     device = context.device.name
     if device == "cuda":
-        return WideFlowPolicy(width=1024, layers=11, device=device, num_bytes=size), EXECUTE_HORIZON
-    return StatefulPolicy(size, work=_CPU_WORK, device=device), minimal.EXECUTE_HORIZON
+        return WideFlowPolicy(width=1024, layers=11, num_bytes=size), EXECUTE_HORIZON
+    return StatefulPolicy(size, work=_CPU_WORK), minimal.EXECUTE_HORIZON
 
 
 def _measure(context: Context, size: int, seconds: float) -> dict[str, Samples]:

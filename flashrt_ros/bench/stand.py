@@ -33,7 +33,7 @@ def engine_config(device: Device, **parameters: Any) -> EngineConfig:
     """Return the configuration of a bench's engine: nothing automatic, unless asked for.
 
     Raises:
-        msgspec.ValidationError: This version's engine does not know the device.
+        msgspec.ValidationError: The engine has no such parameter.
         ConfigError: A parameter is out of range.
     """
     values: dict[str, Any] = {

@@ -103,7 +103,6 @@ class WideFlowPolicy(PolicyModel):
     Args:
         width: Of a token; a multiple of 64.
         layers: Of the transformer.
-        device: Where the weights are.
         num_bytes: Ballast in STATE.
         seed: Of the weights; the process's own random state stays.
     """
@@ -116,16 +115,18 @@ class WideFlowPolicy(PolicyModel):
     step_ns = 100_000_000
     noise_shape = (HORIZON, ACTION_DIM)
 
-    def __init__(
-        self, *, width: int, layers: int, device: str = "cpu", num_bytes: int = 0, seed: int = 0
-    ) -> None:
+    def __init__(self, *, width: int, layers: int, num_bytes: int = 0, seed: int = 0) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = _Network(width, layers)
-        self._network = network.requires_grad_(False).eval().to(device)
+        self._network = network.requires_grad_(False).eval()
         self._width = width
         self._digest = f"bench-{width}-{layers}-{seed}"
         self._ballast = ballast(num_bytes) if num_bytes else ()
+
+    def to(self, device: torch.device) -> None:
+        """Move the network to a device."""
+        self._network.to(device)
 
     @property
     def num_parameters(self) -> int:
@@ -219,7 +220,7 @@ class WideFlowPolicy(PolicyModel):
         buffers["context"].copy_(torch.cat([patches, goal, joints], 0))
 
     def _denoise(self, step: int) -> Program:
-        network, time = self._network, self._network.time[step].clone()
+        network, time = self._network, self._network.time[step]
 
         def program(buffers: Buffers, slots: Slots) -> None:
             x = network.actions_in(buffers["denoised"]) + time

@@ -53,7 +53,7 @@ def test_ballast_is_as_large_as_asked_for() -> None:
 
 
 def test_factories_are_found_by_name() -> None:
-    module, _, name = models.stateful_factory(1 << 20, 2, "cpu").partition(":")
+    module, _, name = models.stateful_factory(1 << 20, 2).partition(":")
     assert module == models.__name__
     made = getattr(models, name)(None)
     assert isinstance(made, models.StatefulPolicy)
@@ -63,7 +63,7 @@ def test_factories_are_found_by_name() -> None:
     assert isinstance(models.camera_policy(None), models.CameraPolicy)
 
 
-@pytest.mark.parametrize("name", ["goal_big", "stateful_1", "other_1", "stateful_a_b_cpu"])
+@pytest.mark.parametrize("name", ["goal_big", "stateful_1", "other_1", "stateful_a_b"])
 def test_other_names_are_no_factories(name: str) -> None:
     with pytest.raises(AttributeError):
         getattr(models, name)

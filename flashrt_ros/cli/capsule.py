@@ -5,15 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from flashrt_ros.cli.capsule_views import Answer, capsule_table, facts, is_automatic, lineage
+from flashrt_ros.capsule.tiers import TIERS
+from flashrt_ros.cli import capsule_files
+from flashrt_ros.cli.capsule_page import Drawing
+from flashrt_ros.cli.capsule_text import age_ns, moment_ns
+from flashrt_ros.cli.capsule_views import Answer, capsule_table, facts, lineage
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.protocol import CapsuleInfo, Moved
 from flashrt_ros.errors import (
+    CapsuleFolderError,
     CapsuleNotFoundError,
     CapsulePinnedError,
     EngineGoneError,
@@ -49,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_making(added)
     _add_moving(added)
     _add_keeping(added)
+    _add_finding(added)
+    _add_files(added)
 
 
 def _add_making(added: Mapping[str, argparse.ArgumentParser]) -> None:
@@ -56,6 +65,7 @@ def _add_making(added: Mapping[str, argparse.ArgumentParser]) -> None:
     snapshot.add_argument("name", nargs="?", default="", help="left out, it stays nameless")
     snapshot.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
     snapshot.add_argument("--pin", action="store_true", help="keep it from being dropped")
+    snapshot.add_argument("--persist", action="store_true", help="have a restarted engine find it")
     snapshot.add_argument("--replace", action="store_true", help="take the name if it is taken")
     snapshot.add_argument(
         "--align-down", action="store_true", help="take the nearest legal border before"
@@ -91,15 +101,66 @@ def _add_moving(added: Mapping[str, argparse.ArgumentParser]) -> None:
 
 
 def _add_keeping(added: Mapping[str, argparse.ArgumentParser]) -> None:
-    for name in ("list", "tree"):
-        added[name].add_argument(
-            "--label", default="", metavar="KEY=VALUE", help="only those with this label"
-        )
     drop = added["drop"]
     drop.add_argument("capsules", nargs="+", metavar="capsule", help="id or name")
     drop.add_argument("--dry-run", action="store_true", help="say what would be dropped")
     added["pin"].add_argument("capsule", help="id or name")
     added["pin"].add_argument("--off", action="store_true", help="unpin it")
+    gc = added["gc"]
+    gc.add_argument(
+        "--older-than", type=age_ns, default=0, metavar="AGE", help="90s, 15m, 2h, 7d or 1w"
+    )
+    gc.add_argument("--label", default="", metavar="KEY=VALUE", help="only those with this label")
+    gc.add_argument("--prefix", default="", help="only those whose name starts so")
+    gc.add_argument("--unpinned", action="store_true", help="all that is not pinned")
+    gc.add_argument(
+        "--keep-last", type=int, default=0, metavar="N", help="but for the N newest of them"
+    )
+    certainty = gc.add_mutually_exclusive_group()
+    certainty.add_argument("--dry-run", action="store_true", help="only show them: the default")
+    certainty.add_argument("--yes", action="store_true", help="drop them")
+
+
+def _add_finding(added: Mapping[str, argparse.ArgumentParser]) -> None:
+    for name in ("list", "tree"):
+        verb = added[name]
+        verb.add_argument(
+            "--label", default="", metavar="KEY=VALUE", help="only those with this label"
+        )
+        verb.add_argument("--prefix", default="", help="only those whose name starts so")
+        for bound in ("since", "until"):
+            verb.add_argument(
+                f"--{bound}", type=moment_ns, default=0, metavar="TIME", help="ISO time, or an age"
+            )
+        verb.add_argument("--tier", default="", choices=("", *TIERS), metavar="TIER")
+        pins = verb.add_mutually_exclusive_group()
+        pins.add_argument("--pinned", action="store_true", default=None, help="only pinned ones")
+        pins.add_argument("--unpinned", dest="pinned", action="store_false", help="only others")
+    tree = added["tree"]
+    tree.add_argument("--svg", type=Path, metavar="FILE", help="also draw it into this file")
+    tree.add_argument("--html", type=Path, metavar="FILE", help="also make a page of it")
+
+
+def _add_files(added: Mapping[str, argparse.ArgumentParser]) -> None:
+    added["save"].add_argument("capsule", help="id or name")
+    added["save"].add_argument(
+        "file", nargs="?", default="", help="name in the engine's folder; default the capsule's"
+    )
+    added["load"].add_argument("file", help="name in the engine's folder")
+    added["export"].add_argument("capsule", help="id or name")
+    for name in ("export", "import"):
+        added[name].add_argument("path", type=Path, help="the file, anywhere")
+    added["import"].add_argument("--file", default="", help="its name in the engine's folder")
+    for name in ("load", "import"):
+        added[name].add_argument("--name", default="", help="default the one it was saved under")
+        added[name].add_argument("--pin", action="store_true", help="keep it from being dropped")
+    for name in ("save", "load", "export", "import"):
+        added[name].add_argument("--replace", action="store_true", help="what is there already")
+    explain = added["explain"]
+    explain.add_argument("first", metavar="A", help="a capsule file, or a capsule's id or name")
+    explain.add_argument(
+        "second", nargs="?", default="", metavar="B", help="likewise; default the engine itself"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -110,6 +171,11 @@ def run(arguments: argparse.Namespace) -> int:
         was no engine to ask.
     """
     try:
+        if arguments.verb == "explain":
+            offline = capsule_files.explain_files(arguments)
+            if offline is not None:
+                offline.print(as_json=arguments.json)
+                return 0
         # an engine that is not there now is an answer, not something to wait for
         with EngineClient(
             arguments.engine,
@@ -144,6 +210,7 @@ def _snapshot(client: EngineClient, arguments: argparse.Namespace) -> Answer:
         pinned=arguments.pin,
         replace=arguments.replace,
         align_down=arguments.align_down,
+        persist=arguments.persist,
     )
     plain = {"capsule": _plain(reply.capsule), "tail_length": reply.tail_length}
     return Answer(plain, capsule_table([reply.capsule]))
@@ -208,14 +275,42 @@ def _rollback(client: EngineClient, arguments: argparse.Namespace) -> Answer:
 
 
 def _list(client: EngineClient, arguments: argparse.Namespace) -> Answer:
-    capsules = list(client.capsules(label=arguments.label))
+    capsules = list(client.capsules(**_filters(arguments)))
     return Answer({"capsules": [_plain(one) for one in capsules]}, capsule_table(capsules))
 
 
 def _tree(client: EngineClient, arguments: argparse.Namespace) -> Answer:
-    capsules = list(client.capsules(label=arguments.label))
-    plain = {"capsules": [_plain(one) for one in capsules]}
-    return Answer(plain, lineage(capsules, title=f"{arguments.engine}: {client.model.name}"))
+    capsules = list(client.capsules(**_filters(arguments)))
+    timelines = client.list_capsules(limit=1).timelines
+    title = f"{arguments.engine}: {client.model.name}"
+    made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    drawing = Drawing(title, capsules, timelines, client.status().tiers, made)
+    for path, draw in ((arguments.svg, drawing.svg), (arguments.html, drawing.html)):
+        if path is not None:
+            _write(path, draw())
+    plain = {
+        "capsules": [_plain(one) for one in capsules],
+        "timelines": [_plain(one) for one in timelines],
+    }
+    return Answer(plain, lineage(capsules, title=title, timelines=timelines))
+
+
+def _filters(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "label": arguments.label,
+        "name_prefix": arguments.prefix,
+        "since_ns": arguments.since,
+        "until_ns": arguments.until,
+        "tier": arguments.tier,
+        "pinned": arguments.pinned,
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CapsuleFolderError(f"{path} can't be written", found=error.strerror) from error
 
 
 def _drop(client: EngineClient, arguments: argparse.Namespace) -> Answer:
@@ -244,7 +339,7 @@ def _find(key: str, known: list[CapsuleInfo]) -> CapsuleInfo:
 
 
 def _check_free(capsule: CapsuleInfo) -> None:
-    if capsule.pinned or is_automatic(capsule):
+    if capsule.pinned or capsule.is_automatic:
         raise CapsulePinnedError(
             f"capsule '{capsule.name or capsule.id}' can't be dropped",
             found="pinned" if capsule.pinned else "the engine's own",
@@ -270,6 +365,12 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "tree": (_tree, "draw which capsule came from which"),
     "drop": (_drop, "forget capsules; their children stay"),
     "pin": (_pin, "keep a capsule from being dropped"),
+    "save": (capsule_files.save, "write a capsule into the engine's folder"),
+    "load": (capsule_files.load, "read a file of the engine's folder"),
+    "export": (capsule_files.export, "write a capsule into one file anywhere"),
+    "import": (capsule_files.import_, "bring such a file into the engine"),
+    "explain": (capsule_files.explain, "say what keeps a capsule from fitting"),
+    "gc": (capsule_files.collect, "drop capsules by rules; shows them unless told --yes"),
 }
 """What may be asked, with its line in ``--help``."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 import msgspec
 from rich.console import RenderableType
@@ -12,16 +11,12 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from flashrt_ros.capsule.lineage import walk
+from flashrt_ros.cli.capsule_text import size_text, time_text, timeline_title
 from flashrt_ros.cli.consoles import make_console
-from flashrt_ros.engine.protocol import CapsuleInfo
+from flashrt_ros.engine.protocol import CapsuleInfo, TimelineInfo
 
-AUTOMATIC = "automatic="
-"""Start of the label on capsules that the engine takes by itself."""
-
-
-def is_automatic(one: CapsuleInfo) -> bool:
-    """Tell whether the engine took a capsule by itself, and drops it by itself."""
-    return any(label.startswith(AUTOMATIC) for label in one.labels)
+_TONES = {"device": "magenta", "host": "blue", "disk": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,7 @@ def capsule_table(capsules: Sequence[CapsuleInfo], *, title: str = "") -> Render
     if not capsules:
         return Text("no capsules")
     table = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
-    for heading in ("name", "id", "tick", "bytes", "created", "parent", "labels"):
+    for heading in ("name", "id", "tick", "bytes", "tier", "created", "parent", "labels"):
         table.add_column(
             heading,
             justify="right" if heading in ("tick", "bytes") else "left",
@@ -69,44 +64,61 @@ def capsule_table(capsules: Sequence[CapsuleInfo], *, title: str = "") -> Render
             Text(one.name, style="bold"),
             Text(one.id),
             Text(str(one.tick)),
-            Text(_size(one.num_bytes)),
-            Text(_time(one.created_ns)),
+            Text(size_text(one.num_bytes)),
+            Text(one.tier, style=_TONES.get(one.tier, "")),
+            Text(time_text(one.created_ns)),
             Text(one.parent),
             _marks(one),
-            style="dim" if is_automatic(one) else "",
+            style="dim" if one.is_automatic else "",
         )
     return table
 
 
-def lineage(capsules: Sequence[CapsuleInfo], *, title: str) -> RenderableType:
+def comparison(rows: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> RenderableType:
+    """Show the fields in which two fingerprints differ, with both values."""
+    if not rows:
+        return Text(f"{names[0]} fits {names[1]}: every field is equal")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("field", *names):
+        table.add_column(heading, overflow="fold")
+    for name, one, other in rows:
+        table.add_row(Text(name, style="bold"), Text(one or "absent"), Text(other or "absent"))
+    return table
+
+
+def lineage(
+    capsules: Sequence[CapsuleInfo], *, title: str, timelines: Sequence[TimelineInfo] = ()
+) -> RenderableType:
     """Draw capsules below those they came from, older ones first.
 
-    One whose parent is not among them stands at the top.
+    One whose parent is not among them stands at the top. Environments and branches are
+    named at the capsule that their state came from.
     """
     root = Tree(Text(title, style="bold"))
-    by_age = sorted(capsules, key=lambda one: one.created_ns)
-    known = {one.id for one in by_age}
-    children: dict[str, list[CapsuleInfo]] = {}
-    for one in by_age:
-        children.setdefault(one.parent if one.parent in known else "", []).append(one)
-    # by hand rather than by recursion: a long episode is a deep line
-    waiting = [(root, one) for one in reversed(children.get("", []))]
-    while waiting:
-        above, one = waiting.pop()
-        node = above.add(_leaf(one))
-        waiting.extend((node, child) for child in reversed(children.get(one.id, [])))
+    here: dict[str, list[TimelineInfo]] = {}
+    for one in timelines:
+        here.setdefault(one.parent, []).append(one)
+    line: list[Tree] = [root]
+    for depth, capsule in walk(sorted(capsules, key=lambda one: one.created_ns)):
+        del line[depth + 1 :]
+        line.append(line[depth].add(_leaf(capsule, here.get(capsule.id, []))))
     if not capsules:
         root.add(Text("no capsules", style="dim"))
     return root
 
 
-def _leaf(one: CapsuleInfo) -> Text:
-    text = Text(style="dim" if is_automatic(one) else "")
+def _leaf(one: CapsuleInfo, here: Sequence[TimelineInfo]) -> Text:
+    text = Text(style="dim" if one.is_automatic else "")
     if one.name:
         text.append(f"{one.name}  ", style="bold")
     text.append(one.id, style="dim" if one.name else "cyan")
-    text.append(f"  tick {one.tick}  ")
-    text.append_text(_marks(one))
+    text.append(f"  tick {one.tick}  {size_text(one.num_bytes)} ")
+    text.append(f"{one.tier}  ", style=_TONES.get(one.tier, ""))
+    marks = _marks(one)
+    text.append_text(marks)
+    for line in here:
+        text.append("  " if marks.plain else "")
+        text.append(f"◀ {timeline_title(line)}, lane {line.lane}", style="bold green")
     text.rstrip()
     return text
 
@@ -115,16 +127,8 @@ def _marks(one: CapsuleInfo) -> Text:
     text = Text()
     if one.pinned:
         text.append("pinned ", style="yellow")
+    if one.persist:
+        text.append("persisted ", style="green")
     text.append(" ".join(one.labels))
     text.rstrip()
     return text
-
-
-def _size(num_bytes: int) -> str:
-    if num_bytes < 10_000:
-        return f"{num_bytes}"
-    return f"{num_bytes / 1e3:.0f} k" if num_bytes < 10_000_000 else f"{num_bytes / 1e6:.0f} M"
-
-
-def _time(created_ns: int) -> str:
-    return datetime.fromtimestamp(created_ns / 1e9).astimezone().strftime("%H:%M:%S")

@@ -135,4 +135,5 @@ def status(core: Core, ticks: Ticks, env: Environment, rid: int) -> protocol.Sta
         branches=tuple(b.branch for b in core.branches.values() if b.env_index == env.env_index),
         num_clients=0,
         tiers=tier_infos(core),
+        capsule_folder=core.storage.folder,
     )

@@ -631,7 +631,7 @@ class Status(msgspec.Struct, array_like=True, tag=77, frozen=True):
     """Figures of the engine and one environment since activation.
 
     ``replay_*_us`` time one chunk plan. Ages are in ns since the last commit, on the
-    engine's clock, -1 when there was none.
+    engine's clock, -1 when there was none. ``capsule_folder`` is an absolute path, "" for none.
     """
 
     rid: int
@@ -660,6 +660,7 @@ class Status(msgspec.Struct, array_like=True, tag=77, frozen=True):
     branches: tuple[int, ...]
     num_clients: int
     tiers: tuple[TierInfo, ...] = ()
+    capsule_folder: str = ""
 
 
 class Inspection(msgspec.Struct, array_like=True, tag=78, frozen=True):

@@ -67,7 +67,8 @@ class Storage:
         with ExitStack() as undo:
             tiers = _memory_tiers(config, layout, backend)
             if config.capsule_folder:
-                self._open_folders(Path(config.capsule_folder), config, layout, fingerprint, undo)
+                root = Path(config.capsule_folder).expanduser().absolute()
+                self._open_folders(root, config, layout, fingerprint, undo)
             disk = DiskTier(config.capsule_disk_quota_bytes) if self.shelves else None
             self.store = CapsuleStore(tiers, disk=disk, now_ns=time.time_ns)
             undo.callback(self.store.close)
@@ -88,6 +89,11 @@ class Storage:
     def has_files(self) -> bool:
         """Whether there is a folder to persist, save and load in."""
         return bool(self.shelves)
+
+    @property
+    def folder(self) -> str:
+        """Absolute path of the folder for saved files, "" for none."""
+        return str(self.shelves[SAVED].folder.path) if self.shelves else ""
 
     def require_folder(self, verb: str) -> None:
         """Refuse a verb that needs the folder where there is none.

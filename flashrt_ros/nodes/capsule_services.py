@@ -9,9 +9,9 @@ from std_srvs.srv import Trigger
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.errors import PayloadRangeError, UnknownEnvironmentError
+from flashrt_ros.errors import PayloadRangeError, SpecError, UnknownEnvironmentError
 from flashrt_ros.nodes import messages
-from flashrt_ros.nodes.conversions import ns_to_stamp
+from flashrt_ros.nodes.conversions import ns_to_stamp, stamp_to_ns
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.services import serve
@@ -19,11 +19,13 @@ from flashrt_ros.srv import (
     DropCapsule,
     ForkCapsule,
     ListCapsules,
+    LoadCapsule,
     PinCapsule,
     ResetEpisode,
     RestoreCapsule,
     Resume,
     RollbackCapsule,
+    SaveCapsule,
     SelectBranch,
     SnapshotCapsule,
 )
@@ -71,6 +73,8 @@ class CapsuleServices:
         serve(node, ListCapsules, "~/capsule/list", self._list)
         serve(node, DropCapsule, "~/capsule/drop", self._drop)
         serve(node, PinCapsule, "~/capsule/pin", self._pin)
+        serve(node, SaveCapsule, "~/capsule/save", self._save)
+        serve(node, LoadCapsule, "~/capsule/load", self._load)
 
     def _moved(
         self, env_index: int, move: Callable[[EngineClient], protocol.Moved]
@@ -176,6 +180,7 @@ class CapsuleServices:
                 pinned=request.pinned,
                 replace=request.replace,
                 align_down=request.align_down,
+                persist=request.persist,
             )
         response.capsule = messages.capsule_info(reply.capsule)
         response.tail_length = reply.tail_length
@@ -194,13 +199,25 @@ class CapsuleServices:
 
     def _list(self, request: ListCapsules.Request, response: ListCapsules.Response) -> None:
         """Collect pages, because a message of the engine is bounded and a ROS reply is not."""
+        if request.only_pinned and request.only_unpinned:
+            raise SpecError("no capsule is both pinned and unpinned", fix="ask for one of them")
+        is_about_pins = request.only_pinned or request.only_unpinned
         wanted = request.limit or None
         offset = request.offset
         while True:
             left = _PAGE if wanted is None else min(_PAGE, wanted - len(response.capsules))
             with self._link.use() as client:
                 _check_environment(client, request.env_index)
-                page = client.list_capsules(offset=offset, limit=left, label=request.label)
+                page = client.list_capsules(
+                    offset=offset,
+                    limit=left,
+                    label=request.label,
+                    name_prefix=request.name_prefix,
+                    since_ns=stamp_to_ns(request.since),
+                    until_ns=stamp_to_ns(request.until),
+                    tier=request.tier,
+                    pinned=request.only_pinned if is_about_pins else None,
+                )
             response.capsules.extend(messages.capsule_info(info) for info in page.capsules)
             response.total = page.total
             offset += len(page.capsules)
@@ -214,6 +231,30 @@ class CapsuleServices:
     def _pin(self, request: PinCapsule.Request, response: PinCapsule.Response) -> None:
         with self._link.use() as client:
             reply = client.pin(request.capsule, pinned=request.pinned, env_index=request.env_index)
+        response.capsule = messages.capsule_info(reply.capsule)
+
+    def _save(self, request: SaveCapsule.Request, response: SaveCapsule.Response) -> None:
+        with self._link.use() as client:
+            saved = client.save(
+                request.capsule,
+                env_index=request.env_index,
+                file=request.file,
+                replace=request.replace,
+            )
+        response.file = saved.file
+        response.num_bytes = saved.num_bytes
+        response.digest = saved.digest
+        response.duration_ns = saved.duration_ns
+
+    def _load(self, request: LoadCapsule.Request, response: LoadCapsule.Response) -> None:
+        with self._link.use() as client:
+            reply = client.load(
+                request.file,
+                env_index=request.env_index,
+                name=request.name,
+                pinned=request.pinned,
+                replace=request.replace,
+            )
         response.capsule = messages.capsule_info(reply.capsule)
 
     def _fill(

@@ -134,6 +134,7 @@ def capsule_info(info: protocol.CapsuleInfo) -> CapsuleInfo:
         pinned=info.pinned,
         fingerprint=info.fingerprint,
         digest=info.digest,
+        persist=info.persist,
     )
 
 
@@ -183,7 +184,7 @@ def engine_status(
     ):
         setattr(message, name, getattr(status, name))
     message.branches = array.array("i", status.branches)
-    message.tiers = ["host"]
-    message.tier_capsules = array.array("I", [status.num_capsules])
-    message.tier_bytes = array.array("Q", [status.capsule_bytes])
+    message.tiers = [tier.name for tier in status.tiers]
+    message.tier_capsules = array.array("I", [tier.num_capsules for tier in status.tiers])
+    message.tier_bytes = array.array("Q", [tier.used_bytes for tier in status.tiers])
     return message

@@ -32,9 +32,17 @@ def runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def engine(runtime_folder: Path) -> Iterator[str]:
+def capsule_folder(tmp_path: Path) -> Path:
+    """The folder of the engine's capsule files."""
+    return tmp_path / "capsules"
+
+
+@pytest.fixture
+def engine(runtime_folder: Path, capsule_folder: Path) -> Iterator[str]:
     """The name of an engine of the minimal policy that serves."""
-    config = EngineConfig(name=ENGINE, model="minimal", test_hooks=True)
+    config = EngineConfig(
+        name=ENGINE, model="minimal", test_hooks=True, capsule_folder=str(capsule_folder)
+    )
     with (
         EngineSocket(config.name) as socket,
         Engine(MinimalPolicy(), config) as engine,

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from flashrt_ros.cli.capsule_views import capsule_table, lineage
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.engine.protocol import CapsuleInfo
+from flashrt_ros.engine.protocol import CapsuleInfo, TimelineInfo
 
 Flashrt = Callable[..., tuple[int, str, str]]
 
@@ -188,7 +188,7 @@ def info(capsule_id: str, parent: str = "", **facts: Any) -> CapsuleInfo:
         "tick": 3,
         "position": 0,
         "num_bytes": 100,
-        "tier": "memory",
+        "tier": "host",
         "pinned": False,
         "fingerprint": "",
         "digest": "",
@@ -211,13 +211,14 @@ def test_the_lineage_is_drawn_below_its_origin() -> None:
         info("dd", "aa", name="branch", created_ns=4),
         info("ee", "gone", created_ns=5),
     ]
-    assert drawn(lineage(capsules, title="engine: minimal")) == [
+    here = [TimelineInfo(0, -1, 2, "cc", 4, 1)]
+    assert drawn(lineage(capsules, title="engine: minimal", timelines=here)) == [
         "engine: minimal",
-        "├── home  aa  tick 3  pinned",
-        "│   ├── bb  tick 3  task=push",
-        "│   │   └── cc  tick 3",
-        "│   └── branch  dd  tick 3",
-        "└── ee  tick 3",
+        "├── home  aa  tick 3  100 host  pinned",
+        "│   ├── bb  tick 3  100 host  task=push",
+        "│   │   └── cc  tick 3  100 host  ◀ environment 0, lane 2",
+        "│   └── branch  dd  tick 3  100 host",
+        "└── ee  tick 3  100 host",
     ]
 
 

@@ -221,8 +221,7 @@ class Room:
             capsule
             for capsule in self._capsules.values()
             if tier.name in capsule.residence.blocks
-            and tier.name != capsule.residence.anchor
-            and not capsule.is_automatic
+            and tier.name not in (capsule.residence.anchor, capsule.residence.reserved)
             and (not capsule.pinned or capsule.tier != tier.name)
         ]
         return min(held, key=lambda c: (c.tier == tier.name, c.residence.last_use), default=None)
@@ -282,7 +281,7 @@ class Room:
             return
         for name, block in residence.blocks.items():
             tier = self.tier(name)
-            (tier.give_reserved if residence.is_reserved else tier.give)(block)
+            (tier.give_reserved if name == residence.reserved else tier.give)(block)
         residence.blocks = {}
 
     def hold(self, capsule: Capsule) -> None:

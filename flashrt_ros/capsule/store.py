@@ -159,7 +159,7 @@ class CapsuleStore:
         except BaseException:
             (where.give_reserved if automatic else where.give)(block)
             raise
-        residence = Residence(is_reserved=automatic)
+        residence = Residence(reserved=where.name if automatic else "")
         residence.put(where.name, block)
         return self._add(
             Capsule(
@@ -290,9 +290,9 @@ class CapsuleStore:
         if is_home(capsule.name) and not pinned:
             raise CapsulePinnedError(f"capsule '{capsule.name}' is a home and stays pinned")
         if capsule.is_automatic and pinned:
-            tier = self.room.tier(capsule.tier)
+            tier = self.room.tier(capsule.residence.reserved)
             tier.give_reserved(self.room.claim(tier))
-            capsule.residence.is_reserved = False
+            capsule.residence.reserved = ""
             return self.change(capsule, pinned=True, is_automatic=False)
         if pinned:
             self.room.use(capsule)

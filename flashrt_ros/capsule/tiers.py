@@ -45,7 +45,8 @@ class Residence:
         is_gone: The capsule was dropped; the last hold gives the memory back.
         anchor: Memory tier whose copy stays for as long as the capsule does, because
             somebody reads it in slices; "" for none.
-        is_reserved: The block is one of those set aside for automatic capsules.
+        reserved: Memory tier whose block is one of those set aside for automatic capsules;
+            "" for none.
     """
 
     blocks: dict[str, Block] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class Residence:
     num_holds: int = 0
     is_gone: bool = False
     anchor: str = ""
-    is_reserved: bool = False
+    reserved: str = ""
 
     @property
     def is_in_memory(self) -> bool:

@@ -247,6 +247,11 @@ class StoreMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         self.yard.settle()
         self.check_bytes(everywhere=True)
+        for tier in self.yard.tiers:
+            held = [c for c in self.yard.store if tier.name in c.residence.blocks]
+            own = [c for c in held if c.residence.reserved != tier.name]
+            assert tier.used_bytes == len(own) * SIZE
+            assert tier.num_arriving == 0
 
     # model -----------------------------------------------------------------------------------
 
@@ -274,7 +279,11 @@ class StoreMachine(RuleBasedStateMachine):
         """Justify a refusal: pins, or what must stay on disk, hold what there is."""
         store, room = self.yard.store, self.yard.store.room
         for tier in room.tiers:
-            held = [c for c in store if tier.name in c.residence.blocks and not c.is_automatic]
+            held = [
+                c
+                for c in store
+                if tier.name in c.residence.blocks and c.residence.reserved != tier.name
+            ]
             if all(c.pinned and c.tier == tier.name for c in held) and not tier.has_room:
                 return  # pins hold all of it
         assert room.disk is None or room.disk.used_bytes + SIZE > room.disk.quota_bytes
@@ -289,7 +298,7 @@ class StoreMachine(RuleBasedStateMachine):
             blocks = [
                 c
                 for c in self.yard.store
-                if tier.name in c.residence.blocks and not c.residence.is_reserved
+                if tier.name in c.residence.blocks and c.residence.reserved != tier.name
             ]
             assert tier.used_bytes <= tier.quota_bytes
             assert len(blocks) * SIZE <= tier.used_bytes
@@ -360,7 +369,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=150,
+    max_examples=120,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

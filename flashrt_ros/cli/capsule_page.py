@@ -81,8 +81,8 @@ class Drawing:
             is_alone: A file of its own, with its style and a background.
         """
         rows = list(walk(sorted(self.capsules, key=lambda one: one.created_ns)))
-        depth = max((depth for depth, _ in rows), default=0)
-        width = 2 * _MARGIN + depth * _INDENT + _CARD_WIDTH + 280
+        widest = max((self._row_width(level, one) for level, one in rows), default=_CARD_WIDTH)
+        width = 2 * _MARGIN + widest
         height = 2 * _MARGIN + max(1, len(rows)) * _ROW
         parts = [
             (
@@ -161,6 +161,20 @@ A dashed frame is the engine's own; it goes by itself.</p>
             lines.append(f'<path class="line" d="M{x} {y_from} V{y_to - 8} q0 8 8 8 H{x_to}"/>')
         return lines
 
+    def _chips(self, one: CapsuleInfo) -> list[tuple[str, str]]:
+        """Return tone and text of each mark beside a card."""
+        here = [line for line in self.timelines if line.parent == one.id]
+        return [
+            (one.tier, one.tier),
+            *([("pin", "pinned")] if one.pinned else []),
+            *([("kept", "persisted")] if one.persist else []),
+            *(("here", f"{timeline_title(line)} · lane {line.lane}") for line in here),
+        ]
+
+    def _row_width(self, level: int, one: CapsuleInfo) -> int:
+        chips = sum(_chip_width(text) + _CHIP_GAP for _, text in self._chips(one))
+        return level * _INDENT + _CARD_WIDTH + _CHIP_GAP + chips
+
     def _card(self, one: CapsuleInfo, x: int, y: int) -> list[str]:
         name = one.name or one.id
         labels = " ".join(one.labels)
@@ -194,19 +208,9 @@ A dashed frame is the engine's own; it goes by itself.</p>
                 f'<text class="id" x="{x + _CARD_WIDTH - 14}" y="{y + 22}" '
                 f'text-anchor="end">{escape(one.id)}</text>'
             )
-        chips = [(one.tier, one.tier)]
-        if one.pinned:
-            chips.append(("pin", "pinned"))
-        if one.persist:
-            chips.append(("kept", "persisted"))
-        chips += [
-            ("here", f"{timeline_title(line)} · lane {line.lane}")
-            for line in self.timelines
-            if line.parent == one.id
-        ]
         left = x + _CARD_WIDTH + _CHIP_GAP + 4
-        for tone, text in chips:
-            width = 14 + round(6.6 * len(text))
+        for tone, text in self._chips(one):
+            width = _chip_width(text)
             parts.append(
                 f'<g class="{escape(tone)}"><rect class="chip" x="{left}" y="{y + 15}" '
                 f'width="{width}" height="22" rx="11"/><text class="mark" '
@@ -216,6 +220,10 @@ A dashed frame is the engine's own; it goes by itself.</p>
             left += width + _CHIP_GAP
         parts.append("</g>")
         return parts
+
+
+def _chip_width(text: str) -> int:
+    return 16 + round(6.8 * len(text))
 
 
 def _short(text: str, most: int) -> str:

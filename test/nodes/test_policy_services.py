@@ -19,11 +19,13 @@ from flashrt_ros.srv import (
     ForkCapsule,
     Interrupt,
     ListCapsules,
+    LoadCapsule,
     PinCapsule,
     ResetEpisode,
     RestoreCapsule,
     Resume,
     RollbackCapsule,
+    SaveCapsule,
     SelectBranch,
     SnapshotCapsule,
     Step,
@@ -83,7 +85,13 @@ class Robot:
 
 @pytest.fixture(scope="module")
 def robot(bench: Bench, peer: Peer) -> Iterator[Robot]:
-    bench.engine(num_environments=2, num_branch_lanes=3, interrupt_depth=3, rollback_depth=4)
+    bench.engine(
+        num_environments=2,
+        num_branch_lanes=3,
+        interrupt_depth=3,
+        rollback_depth=4,
+        capsule_folder=str(bench.folder / "capsules"),
+    )
     bench.policy()
     peer.bring_up(NODE)
     robot = Robot(peer)
@@ -243,6 +251,42 @@ def test_pinned_capsules_stay_until_they_are_unpinned(robot: Robot) -> None:
     assert robot.peer.call(DropCapsule, f"{NODE}/capsule/drop", capsule=name).success
     gone = robot.peer.call(DropCapsule, f"{NODE}/capsule/drop", capsule=name)
     assert gone.error_code == code(errors.CapsuleNotFoundError)
+
+
+def test_capsules_are_saved_loaded_and_found(robot: Robot) -> None:
+    call = robot.peer.call
+    made = call(SnapshotCapsule, f"{NODE}/capsule/snapshot", name="file", persist=True).capsule
+    assert made.persist
+    assert made.tier == "host"
+    saved = call(SaveCapsule, f"{NODE}/capsule/save", capsule="file", file="shelf")
+    assert saved.success, saved.error_msg
+    assert saved.file == "shelf"
+    assert saved.num_bytes > made.num_bytes
+    taken = call(SaveCapsule, f"{NODE}/capsule/save", capsule="home", file="shelf")
+    assert taken.error_code == code(errors.CapsuleNameTakenError)
+    loaded = call(LoadCapsule, f"{NODE}/capsule/load", file="shelf", name="back", pinned=True)
+    assert loaded.success, loaded.error_msg
+    assert loaded.capsule.digest == saved.digest
+    for path in ("../shelf", "/shelf", ""):
+        refused = call(LoadCapsule, f"{NODE}/capsule/load", file=path)
+        assert refused.error_code == code(errors.CapsuleNameError)
+
+    def found(**filters: object) -> set[str]:
+        reply = call(ListCapsules, f"{NODE}/capsule/list", **filters)
+        assert reply.success, reply.error_msg
+        return {one.name for one in reply.capsules if one.name}
+
+    assert found(name_prefix="b") == {"back"}
+    assert {"back", "home"} <= found(only_pinned=True)
+    assert "file" in found(only_unpinned=True, tier="host")
+    assert found(since=made.created, until=made.created) == {"file", "back"}
+    both = call(ListCapsules, f"{NODE}/capsule/list", only_pinned=True, only_unpinned=True)
+    assert both.error_code == code(errors.SpecError)
+    robot.peer.until(lambda: robot.statuses and robot.statuses[-1].tiers, "a status")
+    assert list(robot.statuses[-1].tiers) == ["host", "disk"]
+    call(PinCapsule, f"{NODE}/capsule/pin", capsule="back", pinned=False)
+    for name in ("back", "file"):
+        assert call(DropCapsule, f"{NODE}/capsule/drop", capsule=name).success
 
 
 def test_list_takes_more_than_one_page(robot: Robot) -> None:

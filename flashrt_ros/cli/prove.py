@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help=f"registry name: {', '.join(sorted(MODELS))}")
     parser.add_argument("--weights", type=Path, help="safetensors file, not the packaged one")
     parser.add_argument(
+        "--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N"
+    )
+    parser.add_argument(
         "--ticks", type=int, metavar="N", help="ticks compared (default: three chunks)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the histories (default 0)")
@@ -49,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         proof = prove(
             lambda: create(arguments.model, arguments.weights),
+            device=arguments.device,
             num_ticks=arguments.ticks,
             seed=arguments.seed,
             on_check=on_check,
@@ -99,7 +103,7 @@ def _buffers(proof: Proof) -> RenderableType:
 
 
 def _verdict(proof: Proof) -> Text:
-    about = f"{proof.num_ticks} ticks, seed {proof.seed}, {proof.duration_s:.1f} s"
+    about = f"{proof.device}, {proof.num_ticks} ticks, seed {proof.seed}, {proof.duration_s:.1f} s"
     if proof.is_proved:
         return Text.assemble(
             ("proved", "bold green"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from flashrt_ros.errors import FlashrtError
+from flashrt_ros.errors import DeviceLostError, FlashrtError
 from flashrt_ros.proof.report import BufferResult, Verdict
 from flashrt_ros.proof.rig import Frame, Rig
 from flashrt_ros.proof.walk import History, Walk, differing
@@ -129,7 +129,7 @@ class DamageTrial:
             for label, value in damages(place, capsule, others):
                 seen.num_runs += 1
                 walk = self._begin(index, is_noise_fixed=not is_judged_by_noise)
-                self._rig.lanes[0].views[place.spec.name].copy_(value)
+                self._rig.put(0, place.spec.name, value)
                 if is_judged_by_noise:
                     self._compare_noise(walk, noises, label, seen)
                 else:
@@ -156,6 +156,8 @@ class DamageTrial:
         for tick, expected in enumerate(frames, start=1):
             try:
                 walk.tick()
+            except DeviceLostError:
+                raise
             except FlashrtError:
                 # a replay that refuses the damaged value has read it
                 seen.reached.setdefault("error", (tick, label))

@@ -15,9 +15,16 @@ from dataclasses import dataclass
 
 import torch
 
-from flashrt_ros.errors import CaptureError, FlashrtError, ParameterRangeError, SpecError
+from flashrt_ros.errors import (
+    CaptureError,
+    DeviceLostError,
+    FlashrtError,
+    ParameterRangeError,
+    SpecError,
+)
 from flashrt_ros.models.base import PolicyModel
 from flashrt_ros.proof.damage import DamageTrial, complaint, judge, live_buffers
+from flashrt_ros.proof.eager import EagerComparison
 from flashrt_ros.proof.report import (
     QUESTIONS,
     BufferResult,
@@ -28,7 +35,9 @@ from flashrt_ros.proof.report import (
 )
 from flashrt_ros.proof.rig import Frame, Region, Rig
 from flashrt_ros.proof.walk import History, Walk, first_difference
-from flashrt_ros.runtime.spec import Role, ShapeKey
+from flashrt_ros.runtime.backend import Backend
+from flashrt_ros.runtime.devices import make_backend
+from flashrt_ros.runtime.spec import Role
 
 POISONS = (0xFF, 0x3F, 0x00)
 """Bytes to overwrite with: NaN or -1, a finite number of about 1, zero."""
@@ -60,6 +69,7 @@ class _Start:
 def prove(
     create: Callable[[], PolicyModel],
     *,
+    device: str = "cpu",
     num_ticks: int | None = None,
     seed: int = 0,
     on_check: Callable[[CheckName], None] = lambda check: None,
@@ -70,6 +80,7 @@ def prove(
 
     Args:
         create: Makes the model; called again for every fresh instance.
+        device: Where: "cpu", "cuda" (device 0) or "cuda:N".
         num_ticks: Ticks compared after each boundary; None takes three chunks' worth.
         seed: Of the histories.
         on_check: Told when a check begins.
@@ -79,6 +90,10 @@ def prove(
 
     Raises:
         ParameterRangeError: Seed or ticks are out of range.
+        ConfigError: There is no such kind of device.
+        BackendError: The device is not there.
+        DeviceLostError: A program ran into an error that the device's context does not
+            survive (an index out of range, usually); the process can't use it any more.
         FlashrtError: The model can't be made.
     """
     torch.set_num_threads(1)
@@ -93,7 +108,9 @@ def prove(
             expected=f"{least} or more",
             found=num_ticks,
         )
-    return _Prover(model, create, num_ticks or 3 * model.execute_horizon, seed, on_check).run()
+    num_ticks = num_ticks or 3 * model.execute_horizon
+    with make_backend(device) as backend:
+        return _Prover(model, create, backend, device, num_ticks, seed, on_check).run()
 
 
 class _Prover:
@@ -103,12 +120,16 @@ class _Prover:
         self,
         model: PolicyModel,
         create: Callable[[], PolicyModel],
+        backend: Backend,
+        device: str,
         num_ticks: int,
         seed: int,
         on_check: Callable[[CheckName], None],
     ) -> None:
         self._model = model
         self._create = create
+        self._backend = backend
+        self._device = device
         self._num_ticks = num_ticks
         self._seed = seed
         self._on_check = on_check
@@ -124,9 +145,12 @@ class _Prover:
         if rig is not None:
             with rig:
                 self._run_checks(rig)
+        with self._backend.ordered():
+            digest = self._model.weights_digest()
         return Proof(
             model=self._model.name,
-            weights_digest=self._model.weights_digest(),
+            weights_digest=digest,
+            device=self._device,
             seed=self._seed,
             num_ticks=self._num_ticks,
             duration_s=round(time.monotonic() - started, 3),
@@ -154,6 +178,8 @@ class _Prover:
         self._num_runs = 0
         try:
             body()
+        except DeviceLostError:
+            raise
         except FlashrtError as error:
             self._find(name, self._model.name, f"could not be run to the end: {error}")
         passed = len(self._findings) == before
@@ -171,7 +197,7 @@ class _Prover:
             nonlocal rig
             self._num_runs = 1
             try:
-                rig = Rig(self._model)
+                rig = Rig(self._model, backend=self._backend)
             except CaptureError as error:
                 self._find(CheckName.CAPTURE, error.op or error.source, str(error))
             except SpecError as error:
@@ -183,7 +209,7 @@ class _Prover:
     # replay ------------------------------------------------------------------------------
 
     def _check_replay(self, rig: Rig) -> None:
-        comparison = _EagerComparison(rig)
+        comparison = EagerComparison(rig)
         rig.initialise(0)
         Walk(rig, 0, self._history, observer=comparison).frames(self._num_ticks)
         self._num_runs = comparison.num_runs
@@ -204,9 +230,8 @@ class _Prover:
         for _ in range(self._num_ticks):
             walk.tick()
             self._num_runs += 1
-            views = rig.lanes[0].views
             for name, expected in walk.expected.items():
-                found = int(views[name][0])
+                found = rig.counter(0, name)
                 if found != expected and name not in wrong:
                     wrong.add(name)
                     self._find(
@@ -222,7 +247,7 @@ class _Prover:
             latched = walk.consumed.get(field)
             if latched is None or name in wrong:
                 continue
-            if not torch.equal(rig.lanes[0].views[name], latched):
+            if not torch.equal(rig.value(0, name), latched):
                 wrong.add(name)
                 self._find(
                     CheckName.COUNTERS,
@@ -315,7 +340,7 @@ class _Prover:
                 return
 
     def _check_fresh(self, starts: Sequence[_Start]) -> None:
-        with Rig(self._create()) as fresh:
+        with Rig(self._create(), backend=self._backend) as fresh:
             for start in starts:
                 difference = self._follow(fresh, 0, start)
                 if difference is not None:
@@ -331,7 +356,7 @@ class _Prover:
     def _check_histories(self, rig: Rig) -> None:
         for index in range(NUM_HISTORIES):
             history = History(self._model, self._seed + 1 + index)
-            with Rig(self._create(), num_lanes=1) as fresh:
+            with Rig(self._create(), num_lanes=1, backend=self._backend) as fresh:
                 fresh.initialise(0)
                 capsule = fresh.capsule(0)
                 frames = Walk(fresh, 0, history).frames(self._num_ticks)
@@ -366,35 +391,3 @@ class _Prover:
             reason = complaint(result, self._num_ticks)
             if reason:
                 self._find(CheckName.DAMAGE, result.buffer, reason)
-
-
-class _EagerComparison:
-    """Runs each program's Python on a second lane before its graph runs on the first."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.num_runs = 0
-        self.differences: dict[ShapeKey, tuple[list[str], str]] = {}
-        self._rig = rig
-        self._error = ""
-
-    def before(self, key: ShapeKey) -> None:
-        """Run the program over a copy of the lane."""
-        self._rig.copy_lane(1, 0)
-        self._error = ""
-        try:
-            self._rig.run_eagerly(1, key)
-        except Exception as error:  # noqa: BLE001 - a model's code may raise anything
-            self._error = f"run again, it raised {type(error).__name__}: {error}"
-
-    def after(self, key: ShapeKey) -> None:
-        """Compare what the graph did with what the program did."""
-        self.num_runs += 1
-        if key in self.differences:
-            return
-        differing = [
-            name
-            for name in self._rig.lanes[0].views
-            if not torch.equal(self._rig.buffer_bytes(0, name), self._rig.buffer_bytes(1, name))
-        ]
-        if differing or self._error:
-            self.differences[key] = (differing, self._error or "other bytes")

@@ -112,6 +112,7 @@ class Proof(msgspec.Struct, frozen=True):
     Attributes:
         model: Registry name.
         weights_digest: Of the weights it ran with.
+        device: Where it ran.
         seed: Of the histories.
         num_ticks: Ticks compared after each boundary.
         duration_s: Wall time, s.
@@ -122,6 +123,7 @@ class Proof(msgspec.Struct, frozen=True):
 
     model: str
     weights_digest: str
+    device: str
     seed: int
     num_ticks: int
     duration_s: float

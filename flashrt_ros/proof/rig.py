@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import math
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -14,12 +15,20 @@ import xxhash
 
 from flashrt_ros.models.base import NOISE_SEED, PolicyModel
 from flashrt_ros.runtime.arena import Block
+from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.cpu import CpuBackend
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import Lane, LanePool
 from flashrt_ros.runtime.noise import NOISE_FIELD
 from flashrt_ros.runtime.plan import Plan
-from flashrt_ros.runtime.spec import ITEM_BYTES, ArenaLayout, Role, ShapeKey
+from flashrt_ros.runtime.spec import (
+    ArenaLayout,
+    ChannelRole,
+    ChannelSpec,
+    FieldSpec,
+    Role,
+    ShapeKey,
+)
 
 NUM_NOISE_SLOTS = 4
 FIRST_SEED = 7
@@ -28,6 +37,8 @@ FIRST_SEED = 7
 Frame = dict[str, bytes]
 """Digest of each buffer at a boundary, by name."""
 
+_COUNTER_BYTES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -35,76 +46,96 @@ class Region:
 
     Attributes:
         name: What a finding calls it: a buffer's name, or what the memory is.
-        parts: ``uint8`` tensors over it.
+        parts: ``uint8`` tensors over it, of the device or of the host.
+        backend: Orders what is done to it: after all replays so far, before those to come.
     """
 
     name: str
     parts: tuple[torch.Tensor, ...]
+    backend: Backend
 
     def fill(self, value: int) -> None:
         """Overwrite every byte."""
-        for part in self.parts:
-            part.fill_(value)
+        with self._at_rest():
+            for part in self.parts:
+                part.fill_(value)
 
     def save(self) -> tuple[torch.Tensor, ...]:
         """Copy the bytes out."""
-        return tuple(part.clone() for part in self.parts)
+        with self._at_rest():
+            return tuple(part.clone() for part in self.parts)
 
     def load(self, saved: tuple[torch.Tensor, ...]) -> None:
         """Put bytes back that :meth:`save` gave."""
-        for part, old in zip(self.parts, saved, strict=True):
-            part.copy_(old)
+        with self._at_rest():
+            for part, old in zip(self.parts, saved, strict=True):
+                part.copy_(old)
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        # no order but this holds for parts that the host writes itself
+        self.backend.synchronize()
+        with self.backend.ordered():
+            yield
 
 
 class Rig:
     """Arena, slots and captured graphs of one model; no engine.
 
     Slots lie in private blocks, at the pitch that rings have, so that graphs read them
-    as they do in an engine.
+    as they do in an engine. The model's weights are moved to the backend's device.
 
     Args:
         model: Outlives the rig.
         num_lanes: Lanes to make; graphs are captured on the first and rebased.
+        backend: Outlives the rig; None makes one on the CPU, which the rig owns.
 
     Raises:
-        CaptureError: A program can't be captured.
+        CaptureError: A program can't be captured; nothing of the rig is left.
         SpecError: The model's declarations are inconsistent.
+        BackendError: There is no such memory.
     """
 
-    def __init__(self, model: PolicyModel, *, num_lanes: int = 2) -> None:
+    def __init__(
+        self, model: PolicyModel, *, num_lanes: int = 2, backend: Backend | None = None
+    ) -> None:
         self.model = model
         self.layout = ArenaLayout.of(model.buffers())
-        self.programs = dict(model.programs())
-        self.backend = CpuBackend()
         self._blocks: dict[str, Block] = {}
         self.slots: dict[str, torch.Tensor] = {}
-        for spec in model.channels():
-            block = self._allocate(spec.name, spec.num_slots * spec.slot_bytes)
-            self.slots.update(self.backend.import_slots(block.address, spec.num_slots, spec))
-        if model.noise_shape is not None:
-            shape = (NUM_NOISE_SLOTS, *model.noise_shape)
-            block = self._allocate("noise", math.prod(shape) * ITEM_BYTES["float32"])
-            self.slots[NOISE_FIELD] = block.tensor("float32", shape)
-        self._arena = self.backend.create_arena(self.layout, num_lanes=num_lanes)
-        self._arena.seal()
-        self.graphs = GraphSet(self.backend, self.programs, self._arena, self.slots)
-        self.plan = Plan(self.graphs, model.plan().nodes)
-        pool = LanePool(self._arena, self.graphs)
-        self.lanes: tuple[Lane, ...] = tuple(pool.acquire() for _ in range(num_lanes))
+        with ExitStack() as undo:
+            self.backend = backend if backend is not None else undo.enter_context(CpuBackend())
+            with self.backend.ordered():
+                model.to(self.backend.device)
+            self.programs = dict(model.programs())
+            for spec in model.channels():
+                self._import(spec.name, spec, spec.num_slots, undo)
+            if model.noise_shape is not None:
+                channel, _, field = NOISE_FIELD.partition(".")
+                noise = FieldSpec(field, model.noise_shape, "float32")
+                spec = ChannelSpec(channel, ChannelRole.OBSERVATION, (noise,))
+                self._import("noise", spec, NUM_NOISE_SLOTS, undo)
+            arena = undo.enter_context(self.backend.create_arena(self.layout, num_lanes=num_lanes))
+            arena.seal()
+            self.graphs = undo.enter_context(
+                GraphSet(self.backend, self.programs, arena, self.slots)
+            )
+            self.plan = Plan(self.graphs, model.plan().nodes)
+            pool = LanePool(arena, self.graphs)
+            self.lanes: tuple[Lane, ...] = tuple(pool.acquire() for _ in range(num_lanes))
+            self._undo = undo.pop_all()
         self._bytes = [
             {name: _bytes_of(view) for name, view in lane.views.items()} for lane in self.lanes
         ]
 
-    def _allocate(self, name: str, num_bytes: int) -> Block:
-        self._blocks[name] = self.backend.allocate_block(num_bytes)
-        return self._blocks[name]
+    def _import(self, name: str, spec: ChannelSpec, num_slots: int, undo: ExitStack) -> None:
+        block = undo.enter_context(self.backend.allocate_host_block(num_slots * spec.slot_bytes))
+        self._blocks[name] = block
+        self.slots.update(self.backend.import_slots(block.address, num_slots, spec))
 
     def close(self) -> None:
         """Let go of graphs and memory; idempotent."""
-        self.graphs.close()
-        self._arena.close()
-        for block in self._blocks.values():
-            block.close()
+        self._undo.close()
 
     def __enter__(self) -> Self:
         return self
@@ -121,37 +152,74 @@ class Rig:
 
     def initialise(self, lane: int) -> None:
         """Give a lane the state of a fresh environment; all else in it becomes zero."""
-        ctypes.memset(self.lanes[lane].address, 0, self.layout.lane_bytes)
+        self.backend.write(self.lanes[lane].address, bytes(self.layout.lane_bytes))
         self.lanes[lane].clear_poison()
+        with self.backend.ordered():
+            for place in self.layout.placements:
+                if place.spec.role is Role.OUTPUT:  # a backend may keep it outside of the lane
+                    self._bytes[lane][place.spec.name].zero_()
         for name, value in self.model.initial_state().items():
-            self.lanes[lane].views[name].copy_(value)
-        self.lanes[lane].views[NOISE_SEED].fill_(FIRST_SEED)
+            self.put(lane, name, value)
+        self.bind(lane, NOISE_SEED, FIRST_SEED)
 
     def capsule(self, lane: int) -> bytes:
-        """Copy STATE and INPUT out of a lane."""
-        return ctypes.string_at(self.lanes[lane].address, self.layout.capsule_bytes)
+        """Copy STATE and INPUT out of a lane, as of all that was replayed."""
+        return self.backend.read(self.lanes[lane].address, self.layout.capsule_bytes)
 
     def restore(self, lane: int, capsule: bytes) -> None:
         """Put STATE and INPUT back, as a restore does; no other byte of the lane changes."""
-        ctypes.memmove(self.lanes[lane].address, capsule, self.layout.capsule_bytes)
+        self.backend.write(self.lanes[lane].address, capsule)
         self.lanes[lane].clear_poison()
 
-    def buffer_bytes(self, lane: int, name: str) -> torch.Tensor:
-        """Return ``uint8[num_bytes]`` over a buffer, in place."""
-        return self._bytes[lane][name]
+    def put(self, lane: int, name: str, value: torch.Tensor) -> None:
+        """Give a buffer a value."""
+        with self.backend.ordered():
+            self.lanes[lane].views[name].copy_(value)
 
-    def frame(self, lane: int, roles: frozenset[Role], written: frozenset[str]) -> Frame:
-        """Digest a lane's buffers of some roles; OUTPUT only where it is in ``written``.
+    def value(self, lane: int, name: str) -> torch.Tensor:
+        """Return a buffer's value on the host, read only."""
+        with self.backend.ordered():
+            return self.lanes[lane].views[name].cpu()
+
+    def bind(self, lane: int, name: str, value: int) -> None:
+        """Give an ``int64[1]`` STATE or BINDING buffer a value."""
+        data = value.to_bytes(_COUNTER_BYTES, sys.byteorder, signed=True)
+        self.backend.write(self._address(lane, name), data)
+
+    def counter(self, lane: int, name: str) -> int:
+        """Return what an ``int64[1]`` STATE or BINDING buffer holds."""
+        data = self.backend.read(self._address(lane, name), _COUNTER_BYTES)
+        return int.from_bytes(data, sys.byteorder, signed=True)
+
+    def feed(self, field: str, row: int, value: torch.Tensor) -> None:
+        """Write a slot's field, once no graph reads it any more."""
+        with self.backend.ordered():
+            self.slots[field][row].copy_(value)
+
+    def differing(self, left: int, right: int) -> list[str]:
+        """Name the buffers that differ between two lanes, in layout order."""
+        with self.backend.ordered():
+            return [
+                name
+                for name, own in self._bytes[left].items()
+                if not torch.equal(own, self._bytes[right][name])
+            ]
+
+    def frame(self, lane: int, written: frozenset[str]) -> Frame:
+        """Digest a lane's STATE and INPUT, and its OUTPUT where it is in ``written``.
 
         What nothing has written since a restore is no output yet.
         """
-        views = self._bytes[lane]
-        return {
-            place.spec.name: xxhash.xxh3_128_digest(views[place.spec.name].numpy().data)
-            for place in self.layout.placements
-            if place.spec.role in roles
-            and (place.spec.role is not Role.OUTPUT or place.spec.name in written)
-        }
+        kept = memoryview(self.capsule(lane))
+        found: Frame = {}
+        for place in self.layout.placements:
+            name, num_bytes = place.spec.name, place.spec.num_bytes
+            if place.spec.role in (Role.STATE, Role.INPUT):
+                found[name] = xxhash.xxh3_128_digest(kept[place.offset : place.offset + num_bytes])
+            elif place.spec.role is Role.OUTPUT and name in written:
+                data = ctypes.string_at(self.lanes[lane].host_address(name), num_bytes)
+                found[name] = xxhash.xxh3_128_digest(data)
+        return found
 
     # what is neither STATE nor INPUT -----------------------------------------------------
 
@@ -164,25 +232,33 @@ class Rig:
         for place in self.layout.placements:
             if place.spec.role not in (Role.STATE, Role.INPUT):
                 name = place.spec.name
-                yield Region(name, (self._bytes[lane][name],))
-        for key in self.programs:
-            # graphs rebased from one another share it
-            yield Region(f"private memory of {key}", self.private_memory(key))
+                yield Region(name, (self._bytes[lane][name],), self.backend)
+        for keys, parts in self._private_memory():
+            yield Region(f"private memory of {keys}", parts, self.backend)
         for name, block in self._blocks.items():
             label = "noise ring" if name == "noise" else f"slots of channel '{name}'"
-            yield Region(label, (block.tensor("uint8", (block.num_bytes,)),))
+            whole = block.tensor("uint8", (block.num_bytes,))
+            yield Region(label, (whole,), self.backend)
         for other, views in enumerate(self._bytes):
             if other != lane:
-                yield Region(f"lane {other}", tuple(views.values()))
+                yield Region(f"lane {other}", tuple(views.values()), self.backend)
 
-    def private_memory(self, key: ShapeKey) -> tuple[torch.Tensor, ...]:
-        """Return the intermediates of a graph, ``uint8``."""
-        return self.graphs.graph(0, key).private_tensors()
+    def _private_memory(self) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
+        """Walk the graphs' intermediates; graphs that share memory go together."""
+        # graphs rebased from one another share it on every backend
+        memory = {key: self.graphs.graph(0, key).private_tensors() for key in self.programs}
+        sharing: dict[tuple[tuple[int, int], ...], list[ShapeKey]] = {}
+        for key, parts in memory.items():
+            where = tuple((part.data_ptr(), part.numel()) for part in parts)
+            sharing.setdefault(where, []).append(key)
+        for keys in sharing.values():
+            yield ", ".join(map(str, keys)), memory[keys[0]]
 
     def poison(self, lane: int, value: int) -> None:
         """Overwrite everything that a restore of ``lane`` does not bring back."""
         tail = self.layout.lane_bytes - self.layout.capsule_bytes
-        ctypes.memset(self.lanes[lane].address + self.layout.capsule_bytes, value, tail)
+        start = self.lanes[lane].address + self.layout.capsule_bytes
+        self.backend.write(start, bytes([value]) * tail)
         for region in self.regions(lane):
             region.fill(value)
 
@@ -191,7 +267,7 @@ class Rig:
     def run_eagerly(self, lane: int, key: ShapeKey) -> None:
         """Run a program's Python over a lane, in place of its graph."""
         views: Mapping[str, torch.Tensor] = self.lanes[lane].views
-        with torch.no_grad():
+        with self.backend.ordered(), torch.no_grad():
             self.programs[key](views, self.slots)
 
     def written_by(self, key: ShapeKey) -> frozenset[str]:
@@ -200,9 +276,17 @@ class Rig:
 
     def copy_lane(self, target: int, source: int) -> None:
         """Make a lane equal to another, to the last byte."""
-        ctypes.memmove(
+        self.backend.copy(
             self.lanes[target].address, self.lanes[source].address, self.layout.lane_bytes
         )
+        with self.backend.ordered():
+            for place in self.layout.placements:
+                if place.spec.role is Role.OUTPUT:  # a backend may keep it outside of the lane
+                    name = place.spec.name
+                    self._bytes[target][name].copy_(self._bytes[source][name])
+
+    def _address(self, lane: int, name: str) -> int:
+        return self.lanes[lane].address + self.layout.by_name[name].offset
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import torch
 
-from flashrt_ros.errors import FlashrtError
+from flashrt_ros.errors import DeviceLostError, FlashrtError
 from flashrt_ros.models.base import (
     ELAPSED,
     GOAL_SEQUENCE,
@@ -27,10 +27,7 @@ from flashrt_ros.proof.rig import NUM_NOISE_SLOTS, Frame, Rig
 from flashrt_ros.runtime.arena import DTYPES
 from flashrt_ros.runtime.noise import NOISE_FIELD, draw_normal
 from flashrt_ros.runtime.plan import PlanRun
-from flashrt_ros.runtime.spec import FieldSpec, Role, ShapeKey
-
-BOUNDARY_ROLES = frozenset({Role.STATE, Role.INPUT, Role.OUTPUT})
-"""What must be equal at a boundary."""
+from flashrt_ros.runtime.spec import FieldSpec, ShapeKey
 
 _ABANDON_RATE = 0.15
 _FLUSH_RATE = 0.2
@@ -175,9 +172,8 @@ class Walk:
         self._elapsed = 0
         self._latched: Mapping[str, torch.Tensor] = {}
         self._consumed: Mapping[str, torch.Tensor] = {}
-        views = self._lane.views
         counters = (TICK, QUEUE_HEAD, QUEUE_LENGTH, NOISE_SEED, NOISE_COUNTER, GOAL_SEQUENCE)
-        self.expected = {name: int(views[name][0]) for name in counters}
+        self.expected = {name: self._counter(name) for name in counters}
         """What the host's own copy of the counters says; an engine relies on it."""
 
     @property
@@ -195,7 +191,7 @@ class Walk:
 
     def frame(self) -> Frame:
         """Digest the boundary the lane is at."""
-        return self._rig.frame(self._lane_index, BOUNDARY_ROLES, self._written)
+        return self._rig.frame(self._lane_index, self._written)
 
     def tick(self) -> None:
         """Run what of the plan is due, then pop one action."""
@@ -211,7 +207,7 @@ class Walk:
         self.expected[QUEUE_HEAD] += 1
         if self._run is not None:
             self._elapsed += 1
-            self._lane.views[ELAPSED].fill_(self._elapsed)
+            self._bind(ELAPSED, self._elapsed)
 
     def settle(self) -> None:
         """Abandon the plan in flight: its boundary is all that is left of the walk."""
@@ -221,36 +217,39 @@ class Walk:
             self.ordinal += 1
 
     def _remaining(self) -> int:
-        views = self._lane.views
-        return int(views[QUEUE_LENGTH][0]) - int(views[QUEUE_HEAD][0])
+        return self._counter(QUEUE_LENGTH) - self._counter(QUEUE_HEAD)
+
+    def _counter(self, name: str) -> int:
+        return self._rig.counter(self._lane_index, name)
+
+    def _bind(self, name: str, value: int) -> None:
+        self._rig.bind(self._lane_index, name, value)
 
     def _begin(self) -> None:
         cue = self._history.cue(self.ordinal)
-        views = self._lane.views
         if cue.is_flushed:
             self._replay(self._rig.model.plan().flush)
             self.expected.update({QUEUE_HEAD: 0, QUEUE_LENGTH: 0})
         for field, value in cue.payloads.items():
             channel = field.partition(".")[0]
-            self._rig.slots[field][cue.rows[channel]].copy_(value)
-            views[slot_binding(channel)].fill_(cue.rows[channel])
+            self._rig.feed(field, cue.rows[channel], value)
+            self._bind(slot_binding(channel), cue.rows[channel])
         self._latched = {**cue.payloads, **self._bind_noise(cue)}
         self._elapsed = 0
-        views[ELAPSED].fill_(0)
-        views[GOAL_SEQUENCE_IN].fill_(cue.goal_sequence)
+        self._bind(ELAPSED, 0)
+        self._bind(GOAL_SEQUENCE_IN, cue.goal_sequence)
         self._run = PlanRun(self._rig.plan, self._lane)
 
     def _bind_noise(self, cue: Cue) -> Mapping[str, torch.Tensor]:
         shape, noise = self._rig.model.noise_shape, cue.noise
         if shape is None or noise is None:
             return {}
-        views = self._lane.views
         if not self._is_noise_fixed:
-            seed, counter = int(views[NOISE_SEED][0]), int(views[NOISE_COUNTER][0])
+            seed, counter = self._counter(NOISE_SEED), self._counter(NOISE_COUNTER)
             noise = torch.from_numpy(draw_normal(seed, counter, shape).copy())
         self.noises.append(noise.numpy().tobytes())
-        self._rig.slots[NOISE_FIELD][cue.noise_row].copy_(noise)
-        views[NOISE_SLOT].fill_(cue.noise_row)
+        self._rig.feed(NOISE_FIELD, cue.noise_row, noise)
+        self._bind(NOISE_SLOT, cue.noise_row)
         return {NOISE_FIELD: noise}
 
     def _submit(self) -> None:
@@ -296,10 +295,15 @@ def first_difference(walk: Walk, frames: Sequence[Frame]) -> tuple[int, str] | N
     Returns:
         Tick, from 1, and the buffer that differs or the error that ended it; None when
         nothing does.
+
+    Raises:
+        DeviceLostError: The device's context is gone: nothing can be compared any more.
     """
     for tick, expected in enumerate(frames, start=1):
         try:
             walk.tick()
+        except DeviceLostError:
+            raise
         except FlashrtError as error:
             return tick, f"error: {error}"
         for name in differing(walk.frame(), expected):

@@ -66,6 +66,19 @@ def test_an_unknown_model_is_refused(flashrt: Flashrt) -> None:
     assert "UNKNOWN_MODEL (505)" in err
 
 
+@pytest.mark.parametrize("device", ["tpu", "cuda:", "cuda:x"])
+def test_an_unknown_device_is_refused(flashrt: Flashrt, device: str) -> None:
+    code, _, err = flashrt("prove", "minimal", "--device", device)
+    assert code == 1
+    assert "CONFIG (500)" in err
+
+
+def test_a_device_that_is_not_there_is_refused(flashrt: Flashrt) -> None:
+    code, _, err = flashrt("prove", "minimal", "--device", "cuda:99")
+    assert code == 1
+    assert "BACKEND (105)" in err
+
+
 def test_weights_that_are_missing_are_refused(flashrt: Flashrt, tmp_path: Path) -> None:
     code, _, err = flashrt("prove", "flow_policy", "--weights", str(tmp_path / "none"))
     assert code == 1

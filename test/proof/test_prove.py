@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
-from flashrt_ros.errors import ProofError
+from flashrt_ros.errors import DeviceLostError, ProofError
 from flashrt_ros.models import registry
 from flashrt_ros.models.action_queue import counter
 from flashrt_ros.models.base import CHUNK, Buffers, PolicyPlan, Program, Slots, slot_binding
 from flashrt_ros.models.minimal import ACTION_DIM, MinimalPolicy
+from flashrt_ros.proof import prove as prove_module
 from flashrt_ros.proof.damage import damages
 from flashrt_ros.proof.prove import prove
 from flashrt_ros.proof.report import CheckName, Finding, Proof, Verdict
 from flashrt_ros.proof.rig import Rig
 from flashrt_ros.proof.walk import History, Walk
+from flashrt_ros.runtime.cpu import CpuBackend
+from flashrt_ros.runtime.devices import make_backend
 from flashrt_ros.runtime.spec import ArenaLayout, BufferSpec, Inert, Role, ShapeKey
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 PAIR = (ACTION_DIM,)
 LATCH, COMMIT, POP = ("latch",), ("commit",), ("pop",)
@@ -60,6 +65,7 @@ def changed(
     *extra: BufferSpec,
     after: Mapping[ShapeKey, Callable[[Buffers], object]] | None = None,
     remarked: Mapping[str, Mapping[str, object]] | None = None,
+    device: str = "cpu",
 ) -> Proof:
     """Prove the minimal policy after a change."""
     more = {key: _without_slots(program) for key, program in (after or {}).items()}
@@ -69,7 +75,7 @@ def changed(
         model.extra, model.after, model.remarked = extra, more, remarked or {}
         return model
 
-    return prove(create)
+    return prove(create, device=device)
 
 
 def _without_slots(program: Callable[[Buffers], object]) -> Program:
@@ -96,10 +102,12 @@ CARRIED: Mapping[ShapeKey, Callable[[Buffers], object]] = {
 # what ships ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(registry.MODELS))
-def test_every_model_of_the_registry_is_proved(name: str) -> None:
-    proof = prove(lambda: registry.create(name))
+def test_every_model_of_the_registry_is_proved(name: str, device: str) -> None:
+    proof = prove(lambda: registry.create(name), device=device)
     assert proof.findings == ()
+    assert proof.device == device
     proof.require()
     assert [check.check for check in proof.checks] == list(CheckName)
     assert all(check.passed and check.num_runs > 0 for check in proof.checks)
@@ -114,17 +122,19 @@ def test_two_proofs_of_one_model_agree() -> None:
     assert facts(prove(MinimalPolicy)) == facts(prove(MinimalPolicy))
 
 
-def test_declared_state_that_crosses_chunks_is_proved() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_declared_state_that_crosses_chunks_is_proved(device: str) -> None:
     # the twin of the tests below: the same programs with the buffer declared
-    assert changed(carry(Role.STATE), after=CARRIED).findings == ()
+    assert changed(carry(Role.STATE), after=CARRIED, device=device).findings == ()
 
 
 # hidden state --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("role", [Role.SCRATCH, Role.OUTPUT, Role.BINDING])
-def test_state_hidden_in_another_role_is_named(role: Role) -> None:
-    finding = the_finding(changed(carry(role), after=CARRIED))
+def test_state_hidden_in_another_role_is_named(role: Role, device: str) -> None:
+    finding = the_finding(changed(carry(role), after=CARRIED, device=device))
     assert (finding.check, finding.subject) == (CheckName.POISON, "carry")
     assert "read before it is written" in finding.message
 
@@ -404,31 +414,91 @@ def test_an_input_that_does_not_keep_the_goal_is_named() -> None:
 # parts ---------------------------------------------------------------------------------------
 
 
-def test_every_byte_outside_state_and_input_is_poisoned() -> None:
-    with Rig(MinimalPolicy()) as rig:
-        rig.initialise(0)
-        Walk(rig, 0, History(rig.model, 0)).frames(6)
-        before = rig.capsule(0)
-        rig.poison(0, 0xFF)
-        assert rig.capsule(0) == before
-        for name, view in rig.lanes[0].views.items():
-            is_kept = rig.layout.by_name[name].spec.role in (Role.STATE, Role.INPUT)
-            assert is_kept or bool((rig.buffer_bytes(0, name) == 0xFF).all()), view
-        assert all(bool((part == 0xFF).all()) for r in rig.regions(0) for part in r.parts)
-        names = [region.name for region in rig.regions(0)]
-        assert {"noise ring", "lane 1", "private memory of ('commit',)"} <= set(names)
-        assert len(names) == len(set(names))
+@pytest.fixture(params=DEVICES)
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    with make_backend(request.param) as backend, Rig(MinimalPolicy(), backend=backend) as rig:
+        yield rig
 
 
-def test_a_walk_without_the_restore_differs() -> None:
+def saved_regions(rig: Rig) -> list[tuple[torch.Tensor, ...]]:
+    """Copy everything that is neither STATE nor INPUT of lane 0."""
+    saved = [region.save() for region in rig.regions(0)]
+    rig.backend.synchronize()
+    return saved
+
+
+def test_every_byte_outside_state_and_input_is_poisoned(rig: Rig) -> None:
+    rig.initialise(0)
+    Walk(rig, 0, History(rig.model, 0)).frames(6)
+    before = rig.capsule(0)
+    rig.poison(0, 0xFF)
+    assert rig.capsule(0) == before
+    for name, place in rig.layout.by_name.items():
+        is_kept = place.spec.role in (Role.STATE, Role.INPUT)
+        value = rig.value(0, name).reshape(-1).view(torch.uint8)
+        assert is_kept or bool((value == 0xFF).all()), name
+    assert all(bool((part == 0xFF).all()) for parts in saved_regions(rig) for part in parts)
+    names = [region.name for region in rig.regions(0)]
+    assert {"noise ring", "slots of channel 'goal'", "lane 1"} <= set(names)
+    private = [name for name in names if name.startswith("private memory of ")]
+    assert all(sum(str(key) in name for name in private) == 1 for key in rig.programs)
+    assert len(names) == len(set(names))
+
+
+def test_what_is_put_back_is_what_was_there(rig: Rig) -> None:
+    rig.initialise(0)
+    history = History(rig.model, 0)
+    walk = Walk(rig, 0, history)
+    walk.frames(6)
+    walk.settle()
+    capsule, saved = rig.capsule(0), saved_regions(rig)
+    expected = Walk(rig, 0, history, ordinal=walk.ordinal).frames(8)
+    rig.poison(0, 0x3F)
+    for region, parts in zip(rig.regions(0), saved, strict=True):
+        region.load(parts)
+    for parts, before in zip(saved_regions(rig), saved, strict=True):
+        assert all(map(torch.equal, parts, before))
+    rig.restore(0, capsule)
+    assert Walk(rig, 0, history, ordinal=walk.ordinal).frames(8) == expected
+
+
+def test_a_walk_without_the_restore_differs(rig: Rig) -> None:
     # control: the comparison on which every check rests can fail
-    with Rig(MinimalPolicy()) as rig:
-        history = History(rig.model, 0)
-        rig.initialise(0)
-        frames = Walk(rig, 0, history).frames(8)
-        assert Walk(rig, 0, history).frames(8) != frames
-        rig.initialise(0)
-        assert Walk(rig, 0, history).frames(8) == frames
+    history = History(rig.model, 0)
+    rig.initialise(0)
+    frames = Walk(rig, 0, history).frames(8)
+    assert Walk(rig, 0, history).frames(8) != frames
+    rig.initialise(0)
+    assert Walk(rig, 0, history).frames(8) == frames
+
+
+def test_a_lane_is_copied_to_the_last_byte(rig: Rig) -> None:
+    rig.initialise(0)
+    rig.initialise(1)
+    assert rig.differing(0, 1) == []
+    Walk(rig, 0, History(rig.model, 0)).frames(6)
+    assert CHUNK in rig.differing(0, 1)
+    rig.copy_lane(1, 0)
+    assert rig.differing(0, 1) == []
+    assert rig.differing(1, 0) == []
+
+
+class LosesTheDevice(CpuBackend):
+    """A backend whose device is lost at its thousandth reading."""
+
+    num_reads = 0
+
+    def read(self, address: int, num_bytes: int) -> bytes:
+        self.num_reads += 1
+        if self.num_reads > 1000:
+            raise DeviceLostError("the device is lost")
+        return super().read(address, num_bytes)
+
+
+def test_a_device_that_is_lost_ends_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove_module, "make_backend", lambda device: LosesTheDevice())
+    with pytest.raises(DeviceLostError):
+        prove(MinimalPolicy)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "uint8", "bool"])
@@ -456,6 +526,6 @@ def test_a_proof_is_written_as_json(tmp_path: Path) -> None:
     prove(MinimalPolicy, num_ticks=6, seed=3).write(file)
     plain = json.loads(file.read_text())
     assert plain["proved"] is True
-    assert (plain["num_ticks"], plain["seed"]) == (6, 3)
+    assert (plain["device"], plain["num_ticks"], plain["seed"]) == ("cpu", 6, 3)
     assert plain["findings"] == []
     assert {buffer["verdict"] for buffer in plain["buffers"]} == {"inert", "matters", "noise"}

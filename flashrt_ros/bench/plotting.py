@@ -113,6 +113,15 @@ def _title(figure: Any, result: Result, width: float, height: float) -> None:
         )
     parts = [result.device, *(f"{name} {version}" for name, version in result.versions.items())]
     figure.text(right, 0.14 / height, " · ".join(parts), color=FAINT, fontsize=7.5, ha="right")
+    if any(_has_p99(panel) for panel in result.panels):
+        legend = "medians; whiskers and bands reach to p99"
+        figure.text(left, 0.14 / height, legend, color=FAINT, fontsize=7.5)
+
+
+def _has_p99(panel: LinePanel | BarPanel) -> bool:
+    if isinstance(panel, LinePanel):
+        return any(line.p99 for line in panel.lines)
+    return any(bar.p99 is not None for bar in panel.bars)
 
 
 def _lines(axes: Axes, panel: LinePanel) -> None:

@@ -65,11 +65,12 @@ def run(context: Context) -> Result:
         Row(name, "MB", knee / 2**20) if knee else absent(name, "MB", "below the smallest size")
     )
     panels = [_panel(alone, beside)] if alone else []
+    found = megabytes(knee) if knee else "none of these sizes"
     return context.result(
         "snapshot",
         rows,
         panels,
-        f"snapshots at {RATE_HZ:g} Hz beside ticks: knee {megabytes(knee)}",
+        f"snapshots at {RATE_HZ:g} Hz beside ticks: p99 keeps up to {found}",
     )
 
 

@@ -1,11 +1,11 @@
-"""The small language model that ships: instructions about the table to subgoals, as text.
+r"""The small language model that ships: instructions about the table to subgoals, as text.
 
 A text is :data:`PLANNER_PREFIX`, then turns. A turn is what :func:`turn_text` makes, and the
 answer after it::
 
-    \\n
-    block at 0.243 0.311; pusher at 0.104 0.397\\n      the scene, where it is known
-    go round the block to the lower left, then back\\n  the instruction
+    \n
+    block at 0.243 0.311; pusher at 0.104 0.397\n      the scene, where it is known
+    go round the block to the lower left, then back\n  the instruction
     go 0.133 0.311; go 0.128 0.384; go 0.104 0.397; done
 
 An answer is one subgoal or more, ``go X Y``, each followed by ``; ``, and ``done``: metres in

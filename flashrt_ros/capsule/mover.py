@@ -6,12 +6,12 @@ import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from flashrt_ros.capsule.archivist import Archivist
 from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.capsule.copy_job import Copy, CopyJob
+from flashrt_ros.capsule.filing import Done, Filing, WriteRequest
 from flashrt_ros.capsule.record import CapsuleRecord
 from flashrt_ros.capsule.room import NotYet, Room
 from flashrt_ros.capsule.shelf import KEPT, SPILLED, Shelf
@@ -36,43 +36,6 @@ CLOSE_S = 60.0
 
 WHOLE = 1 << 62
 """Slice for callers that need not stay responsive."""
-
-Done = Callable[[CapsuleRecord | FlashrtError], None]
-"""Takes what the file says of its capsule, or why there is none."""
-
-Copy = Callable[[int, int, int], None]
-"""Copies ``(to address, from address, bytes)``, ordered as the backend orders."""
-
-
-@dataclass(slots=True, eq=False)
-class CopyJob:
-    """A copy from one memory tier to another, under way."""
-
-    capsule: Capsule
-    source: Block
-    target: Block
-    tier: MemoryTier
-    num_copied: int = 0
-    fence: Fence | None = None
-
-
-@dataclass(slots=True, eq=False)
-class WriteRequest:
-    """A file that somebody asked for.
-
-    Attributes:
-        capsule_id: What to write.
-        shelf: Where.
-        key: Name of the file.
-        done: Told when it is there.
-        replace: Take the name over from another capsule's file.
-    """
-
-    capsule_id: str
-    shelf: str
-    key: str
-    done: Done
-    replace: bool = True
 
 
 class Mover:
@@ -103,13 +66,11 @@ class Mover:
     ) -> None:
         self._store = store
         self._room: Room = store.room
-        self._archivist = archivist
-        self._shelves = shelves
+        self._filing = Filing(archivist, shelves, fence)
         self._copy = copy
         self._fence = fence
         self._now_ns = now_ns
         self._job: CopyJob | None = None
-        self._fenced: list[tuple[Fence, Callable[[], None]]] = []
         self._is_closing = False
         self._is_filing = False
         self._writes: deque[WriteRequest] = deque()
@@ -152,12 +113,7 @@ class Mover:
         done: Done,
     ) -> None:
         """Read a file into a block of the lowest memory tier; ``done`` is told later."""
-        view = block.view()
-        self._after_fence(
-            lambda: self._archivist.submit(
-                lambda: self._shelves[shelf].read(key, view), _answer_with(done)
-            )
-        )
+        self._filing.read(shelf, key, block.view(), done)
 
     def bring_up(self, capsule: Capsule) -> None:
         """Read a capsule from its file into memory now; before there is a loop to delay.
@@ -171,7 +127,7 @@ class Mover:
         lowest = self._room.lowest
         block = self._room.claim(lowest)
         try:
-            self._shelves[place.folder].read(place.key, block.view())
+            self._filing.read_now(place.folder, place.key, block.view())
         except BaseException:
             lowest.give(block)
             raise
@@ -187,9 +143,9 @@ class Mover:
 
     def next_ns(self) -> int | None:
         """Return when :meth:`advance` has something to do, None for never."""
-        if self._job is not None or self._fenced or self._room.has_changed:
+        if self._job is not None or self._filing.waits_for_device or self._room.has_changed:
             return self._polled_ns
-        if self._archivist.num_pending:
+        if self._filing.num_pending:
             return self._polled_ns + POLL_NS
         return self._retry_ns or None
 
@@ -200,12 +156,9 @@ class Mover:
             self._retry_ns = 0
             self._room.disk_error = None
             self._room.has_changed = True
-        if self._archivist.poll():
+        if self._filing.poll():
             # who waited for it is served before it can be moved away again
             return True
-        for entry in [entry for entry in self._fenced if entry[0].is_done]:
-            self._fenced.remove(entry)
-            entry[1]()
         if self._job is not None:
             return self._copy_slice(self._job, max_bytes)
         if self._room.has_changed:
@@ -219,8 +172,9 @@ class Mover:
         For callers without a loop; True if something was moved.
         """
         while not self.advance(WHOLE):
-            is_busy = self._job is not None or self._fenced or self._room.has_changed
-            if not is_busy and not self._archivist.poll(timeout_s):
+            is_busy = self._job is not None or self._filing.waits_for_device
+            is_busy = is_busy or self._room.has_changed
+            if not is_busy and not self._filing.poll(timeout_s):
                 return False
             if not is_busy:
                 return True
@@ -231,7 +185,7 @@ class Mover:
         self._is_closing = True
         while self._writes and self.wait(CLOSE_S):
             pass
-        self._archivist.close()
+        self._filing.close()
 
     # choosing ------------------------------------------------------------------------------
 
@@ -249,7 +203,7 @@ class Mover:
         for folder, key in tuple(self._removals):
             del self._removals[folder, key]
             if not self._is_in_use(folder, key):
-                self._archivist.submit(partial(self._shelves[folder].remove, key), _log_error)
+                self._filing.remove(folder, key)
                 return True
         return False
 
@@ -312,7 +266,7 @@ class Mover:
         return False
 
     def _start_lowering(self, tier: MemoryTier) -> bool:
-        if tier.has_room and tier.name not in self._room.needs_room:
+        if tier.has_room:
             return False
         victim = None if self._is_closing else self._room.victim_without_copy(tier)
         if victim is None or victim.residence.num_holds:
@@ -361,19 +315,7 @@ class Mover:
 
     def _copy_slice(self, job: CopyJob, max_bytes: int) -> bool:
         """Copy on; True once the copy is whole."""
-        if job.fence is None:
-            count = min(max_bytes, job.capsule.num_bytes - job.num_copied)
-            if job.capsule.residence.is_gone:
-                count = 0
-                job.num_copied = job.capsule.num_bytes
-            if count:
-                start = job.num_copied
-                self._copy(job.target.address + start, job.source.address + start, count)
-                job.num_copied += count
-            if job.num_copied < job.capsule.num_bytes:
-                return False
-            job.fence = self._fence()
-        if not job.fence.is_done:
+        if not job.advance(max_bytes, self._copy, self._fence):
             return False
         self._job = None
         self._settle(job.capsule, job.tier, job.target)
@@ -410,7 +352,6 @@ class Mover:
         self.read(place.folder, place.key, block, done)
 
     def _begin_write(self, capsule: Capsule, request: WriteRequest) -> None:
-        shelf = self._shelves[request.shelf]
         payload = capsule.residence.blocks[self._room.lowest.name].view()[: capsule.num_bytes]
         described = self._describe(capsule, request)
         self._room.hold(capsule)
@@ -424,12 +365,7 @@ class Mover:
             self._room.unhold(capsule)
             request.done(answer)
 
-        self._after_fence(
-            lambda: self._archivist.submit(
-                partial(shelf.write, described, request.key, payload, replace=request.replace),
-                _answer_with(done),
-            )
-        )
+        self._filing.write(described, request, payload, done)
 
     def _describe(self, capsule: Capsule, request: WriteRequest) -> Capsule:
         """Return the record to write: what a restart finds descends from what it finds too."""
@@ -454,13 +390,6 @@ class Mover:
             self._room.disk_error = answer
             self._note_failure("", answer)
 
-    def _after_fence(self, begin: Callable[[], None]) -> None:
-        fence = self._fence()
-        if fence.is_done:
-            begin()
-        else:
-            self._fenced.append((fence, begin))
-
     def _fail(self, capsule_id: str, error: FlashrtError) -> None:
         self._room.wanted.pop(capsule_id, None)
         self._note_failure(capsule_id, error)
@@ -475,18 +404,3 @@ class Mover:
     def _remove_later(self, place: FilePlace) -> None:
         self._removals[place.folder, place.key] = None
         self._room.has_changed = True
-
-
-def _answer_with(done: Done) -> Callable[[object], None]:
-    """Give a task's outcome its type back."""
-
-    def typed(outcome: object) -> None:
-        assert isinstance(outcome, CapsuleRecord | FlashrtError)
-        done(outcome)
-
-    return typed
-
-
-def _log_error(outcome: object) -> None:
-    if isinstance(outcome, FlashrtError):
-        logger.error("a capsule file is left behind: %s", outcome)

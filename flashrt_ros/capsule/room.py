@@ -38,7 +38,6 @@ class Room:
     Attributes:
         wanted: Capsules to be brought to memory, in the order they were asked for.
         climbing: Capsules used below the first tier, to be brought up when there is room.
-        needs_room: Memory tiers in which a verb waits for a block.
         has_changed: Something was used, made or let go since the mover looked.
         disk_error: Why no file is written for a while; None while the disk is fine.
         on_release_file: Called with a file that no capsule needs any more.
@@ -61,7 +60,6 @@ class Room:
         self._num_uses = 0
         self.wanted: dict[str, None] = {}
         self.climbing: dict[str, None] = {}
-        self.needs_room: set[str] = set()
         self.has_changed = False
         self.disk_error: FlashrtError | None = None
         self.on_release_file: Callable[[FilePlace], None] = lambda place: None
@@ -131,11 +129,9 @@ class Room:
             victim = self.victim(tier)
             if victim is None or not self.may_release(victim, tier):
                 self.check_claimable(tier)
-                self.needs_room.add(tier.name)
                 self.has_changed = True
                 raise NotYet(f"the tier {tier.name} is full")
             self.release_copy(victim, tier)
-        self.needs_room.discard(tier.name)
         return tier.take()
 
     def claim_arriving(self, tier: MemoryTier) -> Block:
@@ -301,7 +297,7 @@ class Room:
 
     def _stir(self) -> None:
         """Have the mover look, where it could find something to do."""
-        is_waited_for = bool(self.wanted or self.climbing or self.needs_room)
+        is_waited_for = bool(self.wanted or self.climbing)
         is_full = not all(tier.has_room for tier in self.tiers)
         self.has_changed = self.has_changed or is_waited_for or is_full
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +21,16 @@ from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.capsule.tiers import DEVICE, HOST, DiskTier, MemoryTier
 from flashrt_ros.engine.address import socket_file
 from flashrt_ros.engine.config import EngineConfig
-from flashrt_ros.errors import CapsuleFolderError, ConfigError, UnsupportedError
+from flashrt_ros.errors import (
+    CapsuleFolderError,
+    ConfigError,
+    FlashrtError,
+    UnsupportedError,
+)
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.spec import ArenaLayout
+
+logger = logging.getLogger(__name__)
 
 _LOCK = ".engine"
 """Locked in the folder of kept files for as long as its engine lives."""
@@ -141,7 +149,7 @@ class Storage:
         spilled = self.shelves[SPILLED]
         # what was spilled ends with its engine, however that ended
         _clear(spilled)
-        undo.callback(_clear, spilled)
+        undo.callback(_clear_at_end, spilled)
 
 
 def _memory_tiers(config: EngineConfig, layout: ArenaLayout, backend: Backend) -> list[MemoryTier]:
@@ -174,7 +182,13 @@ def _memory_tiers(config: EngineConfig, layout: ArenaLayout, backend: Backend) -
 @contextlib.contextmanager
 def _sole_owner(path: Path, name: str) -> Iterator[None]:
     """Hold the folder of kept files against another engine of the same name."""
-    fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path / _LOCK, flags, 0o600)
+    except OSError as error:
+        raise CapsuleFolderError(
+            f"an engine can't keep its capsules in {path}", found=error.strerror
+        ) from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,3 +206,11 @@ def _clear(shelf: FolderShelf) -> None:
     listing = shelf.folder.scan()
     for record in listing.records:
         shelf.remove(record.file)
+
+
+def _clear_at_end(shelf: FolderShelf) -> None:
+    try:
+        _clear(shelf)
+    except FlashrtError as error:
+        # the next engine of this name tries again
+        logger.warning("spilled capsules are left behind: %s", error)

@@ -1,0 +1,203 @@
+"""Configuration of a planner engine, validated once; imports without torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.errors import ConfigError
+from flashrt_ros.planner.grammar import PlanGrammar
+from flashrt_ros.runtime.devices import check_device
+
+RANGES: dict[str, tuple[float, float]] = {
+    "num_environments": (1, 64),
+    "max_positions": (128, 1 << 20),
+    "chunk_length": (64, 1 << 16),
+    "max_tokens": (1, 1 << 16),
+    "temperature": (0.0, 100.0),
+    "seed": (0, 1 << 62),
+    "max_candidates": (1, 256),
+    "subgoal_decimals": (0, 6),
+    "rollback_depth": (1, 1024),
+    "interrupt_depth": (1, 64),
+    "capsule_quota_bytes": (0, 1 << 50),
+    "capsule_host_quota_bytes": (0, 1 << 50),
+    "capsule_disk_quota_bytes": (0, 1 << 50),
+    "move_slice_bytes": (4096, 1 << 32),
+    "num_threads": (1, 256),
+}
+"""Smallest and largest value of each parameter that has a range."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything a planner engine is told at its start.
+
+    Attributes:
+        name: Engine name; a namespace and slashes are fine.
+        model: Name of the language model.
+        checkpoint: Folder of a checkpoint; "" takes the packaged one.
+        device: "cpu", "cuda" (device 0) or "cuda:N".
+        num_environments: Environments served at once.
+        max_positions: Most tokens of a text.
+        chunk_length: Tokens of a prefill step, a multiple of 64; an instruction that comes
+            meanwhile waits for one.
+        prefixes: What every text begins with, 'name = text' each, in this order; empty
+            takes what the packaged model was trained with.
+        turn_begin: Text before each instruction.
+        turn_end: Text between an instruction and its plan.
+        has_control_tokens: Whether prefixes, `turn_begin` and `turn_end` may name control
+            tokens; an instruction never may.
+        max_tokens: Most tokens of a plan, where an instruction does not say.
+        temperature: Of sampling, where an instruction does not say; 0 takes the likeliest token.
+        seed: Of sampling, where an instruction does not say.
+        max_candidates: Most plans that are compared for one instruction.
+        scorers: What may judge plans, 'name = module:function' each, besides `log_probability`.
+        subgoal_low: Smallest coordinate of a subgoal, m.
+        subgoal_high: Largest coordinate of a subgoal, m.
+        subgoal_decimals: Decimals of a coordinate.
+        subgoal_frame: Frame of the coordinates.
+        rollback_depth: Turns kept per environment, newest first.
+        interrupt_depth: Unfinished turns an environment may stack up.
+        capsule_quota_bytes: Memory beside the lanes that callers' capsules may take, bytes.
+        capsule_host_quota_bytes: Host memory below it, on a device with memory of its own, bytes.
+        capsule_disk_quota_bytes: Disk below them, in `capsule_folder`, bytes of payload.
+        capsule_folder: Folder for capsule files, mode 0700; "" for none: then nothing
+            survives the engine, and nothing moves to disk.
+        move_slice_bytes: Bytes moved at a time between tiers.
+        num_threads: Intra-op threads; changing it changes the bytes.
+        socket_group: Group that may connect besides the user, "" for none.
+
+    Raises:
+        ConfigError: A value is out of range, or an entry of a list can't be read.
+    """
+
+    name: str = "planner_engine"
+    model: str = "planner_lm"
+    checkpoint: str = ""
+    device: str = "cpu"
+    num_environments: int = 1
+    max_positions: int = 1024
+    chunk_length: int = 64
+    prefixes: tuple[str, ...] = ()
+    turn_begin: str = "\n"
+    turn_end: str = "\n"
+    has_control_tokens: bool = False
+    max_tokens: int = 96
+    temperature: float = 0.0
+    seed: int = 0
+    max_candidates: int = 16
+    scorers: tuple[str, ...] = ()
+    subgoal_low: float = 0.0
+    subgoal_high: float = 0.512
+    subgoal_decimals: int = 3
+    subgoal_frame: str = "table"
+    rollback_depth: int = 4
+    interrupt_depth: int = 4
+    capsule_quota_bytes: int = 256 * 1024 * 1024
+    capsule_host_quota_bytes: int = 1024 * 1024 * 1024
+    capsule_disk_quota_bytes: int = 16 * 1024 * 1024 * 1024
+    capsule_folder: str = ""
+    move_slice_bytes: int = 1 << 20
+    num_threads: int = 1
+    socket_group: str = ""
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(
+                    f"planner engine parameter '{name}' is out of range",
+                    expected=f"{low} to {high}",
+                    found=value,
+                )
+        if self.chunk_length % 64:
+            raise ConfigError(
+                "planner engine parameter 'chunk_length' is out of range",
+                expected="a multiple of 64",
+                found=self.chunk_length,
+            )
+        self.grammar()
+        parse_prefixes(self.prefixes)
+        parse_scorers(self.scorers)
+
+    def grammar(self) -> PlanGrammar:
+        """Return what a plan may be."""
+        return PlanGrammar(
+            low=self.subgoal_low, high=self.subgoal_high, decimals=self.subgoal_decimals
+        )
+
+    def storage(self) -> EngineConfig:
+        """Return what decides where capsules are kept, as any engine is told."""
+        return EngineConfig(
+            name=self.name,
+            num_environments=self.num_environments,
+            num_branch_lanes=0,
+            rollback_depth=self.rollback_depth,
+            interrupt_depth=self.interrupt_depth,
+            capsule_quota_bytes=self.capsule_quota_bytes,
+            capsule_host_quota_bytes=self.capsule_host_quota_bytes,
+            capsule_disk_quota_bytes=self.capsule_disk_quota_bytes,
+            capsule_folder=self.capsule_folder,
+            num_threads=self.num_threads,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixText:
+    """A part of what every text begins with.
+
+    Attributes:
+        name: Unique among the parts.
+        text: Not empty.
+    """
+
+    name: str
+    text: str
+
+
+def parse_prefixes(entries: Sequence[str]) -> tuple[PrefixText, ...]:
+    """Read prefixes, ``name = text`` each; blanks around the text don't count.
+
+    Raises:
+        ConfigError: An entry has another form, or a name comes twice.
+    """
+    return tuple(PrefixText(name, text) for name, text in _pairs("prefixes", entries))
+
+
+def parse_scorers(entries: Sequence[str]) -> dict[str, str]:
+    """Read scorers, ``name = module:function`` each.
+
+    Raises:
+        ConfigError: An entry has another form, or a name comes twice.
+    """
+    scorers = dict(_pairs("scorers", entries))
+    for name, target in scorers.items():
+        module, colon, function = target.partition(":")
+        if not (module and colon and function):
+            raise ConfigError(
+                f"scorer '{name}' names no function", expected="module:function", found=target
+            )
+    return scorers
+
+
+def _pairs(parameter: str, entries: Sequence[str]) -> list[tuple[str, str]]:
+    pairs: dict[str, str] = {}
+    for entry in entries:
+        name, sign, text = (part.strip() for part in entry.partition("="))
+        if not (sign and text and _NAME.fullmatch(name)):
+            raise ConfigError(
+                f"an entry of parameter '{parameter}' can't be read",
+                expected="'name = ...', the name of letters, digits, _ and -",
+                found=repr(entry[:80]),
+            )
+        if name in pairs:
+            raise ConfigError(f"parameter '{parameter}' names '{name}' twice")
+        pairs[name] = text
+    return list(pairs.items())

@@ -84,13 +84,7 @@ class Mover:
     # what is asked -------------------------------------------------------------------------
 
     def write(
-        self,
-        capsule: Capsule,
-        shelf: str,
-        key: str,
-        done: Done,
-        *,
-        replace: bool = True,
+        self, capsule: Capsule, shelf: str, key: str, done: Done, *, replace: bool = True
     ) -> None:
         """Have a capsule written to a file; ``done`` is told later."""
         self._writes.append(WriteRequest(capsule.id, shelf, key, done, replace))
@@ -105,13 +99,7 @@ class Mover:
 
         self.write(capsule, KEPT, key, done)
 
-    def read(
-        self,
-        shelf: str,
-        key: str,
-        block: Block,
-        done: Done,
-    ) -> None:
+    def read(self, shelf: str, key: str, block: Block, done: Done) -> None:
         """Read a file into a block of the lowest memory tier; ``done`` is told later."""
         self._filing.read(shelf, key, block.view(), done)
 
@@ -183,7 +171,7 @@ class Mover:
     def close(self) -> None:
         """Finish the files that were asked for; then nothing is moved any more. Idempotent."""
         self._is_closing = True
-        while self._writes and self.wait(CLOSE_S):
+        while (self._writes or self._removals or self._is_filing) and self.wait(CLOSE_S):
             pass
         self._filing.close()
 

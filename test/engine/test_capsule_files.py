@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from flashrt_ros.errors import (
-    CapsuleArchiveError,
     CapsuleNameTakenError,
     CapsuleNotFoundError,
-    FingerprintMismatchError,
     UnsupportedError,
 )
 from flashrt_ros.models.minimal import MinimalPolicy
@@ -94,31 +92,6 @@ def test_persisted_capsules_survive_a_killed_engine(
         assert actions_after(client, "home") != expected
 
 
-def test_what_does_not_fit_stays_on_disk_and_is_named(
-    start_engine: StartEngine, tmp_path: Path
-) -> None:
-    first = start_engine("tests/files/b", capsule_folder=str(tmp_path))
-    with first.client() as client:
-        run(client)
-        client.snapshot("mid", persist=True)
-        client.save("mid", file="copy")
-        wait_for_file(client, tmp_path, "home")
-    first.stop()
-    second = start_engine("tests/files/b", capsule_folder=str(tmp_path), num_threads=2)
-    with second.client() as client:
-        assert list(client.capsules()) == []
-        with pytest.raises(FingerprintMismatchError, match="threads"):
-            client.load("copy")
-        run(client)
-        wait_for_file(client, tmp_path, "home")
-    _, log = second.stop()
-    assert "'mid' stays on disk" in log
-    assert "threads: here 2, there 1" in log
-    third = start_engine("tests/files/b", capsule_folder=str(tmp_path))
-    with third.client() as client:
-        assert {one.name for one in client.capsules()} == {"home", "mid"}
-
-
 def test_save_and_load(start_engine: StartEngine, tmp_path: Path) -> None:
     engine = start_engine("tests/files/c", capsule_folder=str(tmp_path))
     with engine.client() as client:
@@ -153,24 +126,6 @@ def test_save_and_load(start_engine: StartEngine, tmp_path: Path) -> None:
             client.load("nothing")
 
 
-def test_a_damaged_file_is_refused_and_nothing_changes(
-    start_engine: StartEngine, tmp_path: Path
-) -> None:
-    engine = start_engine("tests/files/d", capsule_folder=str(tmp_path))
-    with engine.client() as client:
-        run(client)
-        client.snapshot("one")
-        client.save("one")
-        path = tmp_path / "one.capsule"
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
-        before = (client.inspect().state_digest, client.status().tiers)
-        with pytest.raises(CapsuleArchiveError):
-            client.load("one", name="two")
-        assert (client.inspect().state_digest, client.status().tiers) == before
-
-
 def test_without_a_folder_files_are_refused(client: Any) -> None:
     client.activate(tick_source="step")
     with pytest.raises(UnsupportedError, match="capsule_folder"):
@@ -179,19 +134,6 @@ def test_without_a_folder_files_are_refused(client: Any) -> None:
         client.load("home")
     with pytest.raises(UnsupportedError, match="capsule_folder"):
         client.snapshot("x", persist=True)
-
-
-def test_a_second_engine_of_the_name_leaves_the_folder_alone(
-    start_engine: StartEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = start_engine("tests/files/e", capsule_folder=str(tmp_path / "capsules"))
-    other = tmp_path / "run"
-    other.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))  # its socket does not meet the first's
-    with pytest.raises(RuntimeError, match="another engine named"):
-        start_engine("tests/files/e", capsule_folder=str(tmp_path / "capsules"))
-    monkeypatch.undo()
-    assert engine.process.poll() is None
 
 
 # tiers ---------------------------------------------------------------------------------------

@@ -36,6 +36,9 @@ _MAX_COMPILED = 256
 
 _WIDE = {"cpu": ((128, 4), (256, 8)), "cuda": ((512, 6), (1024, 11))}
 
+_DTYPE = {"cpu": "float32", "cuda": "bfloat16"}
+"""What policies of such a size run in there."""
+
 Call = Callable[[], object]
 
 
@@ -68,8 +71,8 @@ def _makers(context: Context) -> list[Callable[[], tuple[PolicyModel, str]]]:
 
     def wide(width: int, layers: int) -> Callable[[], tuple[PolicyModel, str]]:
         def make() -> tuple[PolicyModel, str]:
-            model = WideFlowPolicy(width=width, layers=layers)
-            return model, f"{model.num_parameters / 1e6:.0f} M parameters"
+            model = WideFlowPolicy(width=width, layers=layers, dtype=_DTYPE[device])
+            return model, f"{model.num_parameters / 1e6:.0f} M parameters, {model.dtype}"
 
         return make
 

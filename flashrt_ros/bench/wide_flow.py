@@ -29,6 +29,7 @@ from flashrt_ros.models.base import (
     Slots,
     slot_binding,
 )
+from flashrt_ros.runtime.arena import DTYPES
 from flashrt_ros.runtime.spec import (
     BufferSpec,
     ChannelRole,
@@ -98,13 +99,14 @@ class _Network(nn.Module):
 
 
 class WideFlowPolicy(PolicyModel):
-    """Latch, encode, ten denoise steps through a transformer, commit; batch 1, float32.
+    """Latch, encode, ten denoise steps through a transformer, commit; batch 1.
 
     Args:
         width: Of a token; a multiple of 64.
         layers: Of the transformer.
         num_bytes: Ballast in STATE.
         seed: Of the weights; the process's own random state stays.
+        dtype: Of the weights and what flows through them; actions stay float32.
     """
 
     name = "bench_flow"
@@ -115,13 +117,23 @@ class WideFlowPolicy(PolicyModel):
     step_ns = 100_000_000
     noise_shape = (HORIZON, ACTION_DIM)
 
-    def __init__(self, *, width: int, layers: int, num_bytes: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        width: int,
+        layers: int,
+        num_bytes: int = 0,
+        seed: int = 0,
+        dtype: str = "float32",
+    ) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = _Network(width, layers)
-        self._network = network.requires_grad_(False).eval()
+        self._dtype = DTYPES[dtype]
+        self._network = network.to(self._dtype).requires_grad_(False).eval()
         self._width = width
-        self._digest = f"bench-{width}-{layers}-{seed}"
+        self._digest = f"bench-{width}-{layers}-{seed}-{dtype}"
+        self.dtype = dtype
         self._ballast = ballast(num_bytes) if num_bytes else ()
 
     def to(self, device: torch.device) -> None:
@@ -154,7 +166,7 @@ class WideFlowPolicy(PolicyModel):
             BufferSpec("joints_latched", (1, *row), "float32", Role.SCRATCH),
             BufferSpec("noise_latched", (1, *chunk), "float32", Role.SCRATCH),
             BufferSpec("image_latched", (1, *image), "uint8", Role.SCRATCH),
-            BufferSpec("context", (_NUM_TOKENS, self._width), "float32", Role.SCRATCH),
+            BufferSpec("context", (_NUM_TOKENS, self._width), self.dtype, Role.SCRATCH),
             BufferSpec("denoised", chunk, "float32", Role.SCRATCH),
         )
 
@@ -212,21 +224,22 @@ class WideFlowPolicy(PolicyModel):
         return 0.0
 
     def _encode(self, buffers: Buffers, slots: Slots) -> None:
-        network = self._network
-        pixels = buffers["image_latched"].permute(0, 3, 1, 2).to(torch.float32) * (1.0 / 255.0)
+        network, dtype = self._network, self._dtype
+        pixels = buffers["image_latched"].permute(0, 3, 1, 2).to(dtype) * (1.0 / 255.0)
         patches = network.patches(pixels).flatten(2)[0].transpose(0, 1)
-        goal = network.goal(buffers["goal_latched"])
-        joints = network.joints(buffers["joints_latched"] + buffers["tail"][:1])
+        goal = network.goal(buffers["goal_latched"].to(dtype))
+        joints = network.joints((buffers["joints_latched"] + buffers["tail"][:1]).to(dtype))
         buffers["context"].copy_(torch.cat([patches, goal, joints], 0))
 
     def _denoise(self, step: int) -> Program:
-        network, time = self._network, self._network.time[step]
+        network, time, dtype = self._network, self._network.time[step], self._dtype
 
         def program(buffers: Buffers, slots: Slots) -> None:
-            x = network.actions_in(buffers["denoised"]) + time
+            x = network.actions_in(buffers["denoised"].to(dtype)) + time
             for layer in network.layers:
                 x = layer(x, buffers["context"])
-            buffers["denoised"].add_(network.actions_out(x), alpha=1.0 / NUM_STEPS)
+            flow = network.actions_out(x).to(torch.float32)
+            buffers["denoised"].add_(flow, alpha=1.0 / NUM_STEPS)
 
         return program
 

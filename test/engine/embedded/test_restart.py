@@ -19,6 +19,12 @@ from flashrt_ros.errors import (
 MakeRig = Callable[..., Any]
 
 
+@pytest.fixture
+def device() -> str:
+    """The host: its thread count is part of the fingerprint, and so an engine that differs."""
+    return "cpu"
+
+
 def names(rig: Any) -> set[str]:
     return {one.name for one in rig.engine.core.store if one.name}
 

@@ -28,13 +28,15 @@ from flashrt_ros.runtime.spec import PAGE_BYTES, round_up
 _HEX = re.compile(r"[0-9a-f]{32}")
 
 
-class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     goal_sequence: int
     goal_source_sequence: int
     goal_stamp_ns: int
     observation_sequence: int
     observation_stamp_ns: int
     latched_tick: int
+    goal_expires_ns: int = 0
+    """Left out where it is zero, as files written before there were lifetimes have it."""
 
 
 class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,6 +185,7 @@ def _header_of(record: CapsuleRecord, sections: tuple[_Section, ...]) -> _Header
                 observation_sequence=origin.observation_sequence,
                 observation_stamp_ns=origin.observation_stamp_ns,
                 latched_tick=origin.latched_tick,
+                goal_expires_ns=origin.goal_expires_ns,
             ),
         ),
         fingerprint=_Fingerprint(record.fingerprint.digest, record.fingerprint.fields),

@@ -35,6 +35,7 @@ class Origin:
     observation_sequence: int = 0
     observation_stamp_ns: int = 0
     latched_tick: int = 0
+    goal_expires_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

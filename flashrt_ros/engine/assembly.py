@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import torch
 
+from flashrt_ros.engine.ages import Ages
 from flashrt_ros.engine.bindings import Bindings
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.core import Core
@@ -25,7 +26,7 @@ from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import LanePool
 from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.plan import Plan
-from flashrt_ros.runtime.spec import ArenaLayout
+from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole
 
 NUM_NOISE_SLOTS = 4
 """One plan is between latch and commit at a time; the rest keeps draws for a repeat."""
@@ -109,7 +110,15 @@ def _build(
         noise=noise,
         storage=storage,
         latches=latches,
-        goals=Goals(latches, layout, model.inputs(), backend),
+        goals=Goals(latches, layout, model.inputs(), backend, clock_ns),
+        ages=Ages(
+            latches,
+            clock_ns,
+            {
+                ChannelRole.OBSERVATION: round(config.observation_max_age_ms * 1e6),
+                ChannelRole.GOAL: round(config.goal_max_age_ms * 1e6),
+            },
+        ),
         bindings=Bindings(layout, backend),
         environments=[
             Environment(env_index=index, branch=ENVIRONMENT, lane=pool.acquire())

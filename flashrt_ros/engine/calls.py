@@ -105,7 +105,10 @@ class Calls(CapsuleCalls):
         self, env_index: int, reason: str, hold: bool, goal: Prepared
     ) -> protocol.Interrupted:
         commit = goal.writer.hand_over(
-            goal.loan, stamp_ns=goal.stamp_ns, source_sequence=goal.source_sequence
+            goal.loan,
+            stamp_ns=goal.stamp_ns,
+            source_sequence=goal.source_sequence,
+            lifetime_ns=goal.lifetime_ns,
         )
         request = protocol.Interrupt(0, env_index, reason, hold, commit)
         return self.call(request, protocol.Interrupted)

@@ -181,6 +181,7 @@ class Channel:
         source_sequence: int,
         now_ns: int,
         generation: int,
+        expires_ns: int,
     ) -> int:
         """Make a ring's slot the newest committed one; :meth:`WriterRing.commit` calls it."""
         env_index = ring.env_index
@@ -191,7 +192,9 @@ class Channel:
         index = ring.first_slot + slot
         sequence = self._sequences[env_index] + 1
         self._sequences[env_index] = sequence
-        self._metas[index] = SlotMeta(sequence, source_sequence, stamp_ns, now_ns, generation)
+        self._metas[index] = SlotMeta(
+            sequence, source_sequence, stamp_ns, now_ns, generation, expires_ns
+        )
         self._pending[env_index] = index
         return sequence
 

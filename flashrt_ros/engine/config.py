@@ -17,6 +17,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "rollback_depth": (0, 1024),
     "rollback_every_ticks": (0, 1_000_000),
     "interrupt_depth": (1, 64),
+    "observation_max_age_ms": (0.0, 86_400_000.0),
+    "goal_max_age_ms": (0.0, 86_400_000.0),
     "capsule_quota_bytes": (0, 1 << 50),
     "capsule_host_quota_bytes": (0, 1 << 50),
     "capsule_disk_quota_bytes": (0, 1 << 50),
@@ -47,6 +49,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         rollback_every_ticks: Ticks between two of them; 0 keeps one for each chunk.
         rollback_tier: Memory they lie in: "device" or "host"; "" takes the fastest.
         interrupt_depth: Interrupted boundaries an environment may stack up.
+        observation_max_age_ms: Age at which an observation starts no plan any more, ms
+            since its commit; 0 for never.
+        goal_max_age_ms: The same of a goal; one that a verb brought back is new again.
         capsule_quota_bytes: Memory beside the lanes that callers' capsules may take, bytes.
         capsule_host_quota_bytes: Host memory below it, on a device with memory of its own, bytes.
         capsule_disk_quota_bytes: Disk below them, in `capsule_folder`, bytes of payload.
@@ -76,6 +81,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rollback_every_ticks: int = 0
     rollback_tier: Literal["", "device", "host"] = ""
     interrupt_depth: int = 8
+    observation_max_age_ms: float = 0.0
+    goal_max_age_ms: float = 0.0
     capsule_quota_bytes: int = 256 * 1024 * 1024
     capsule_host_quota_bytes: int = 1024 * 1024 * 1024
     capsule_disk_quota_bytes: int = 16 * 1024 * 1024 * 1024

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.store import CapsuleStore
+from flashrt_ros.engine.ages import Ages
 from flashrt_ros.engine.bindings import Bindings
 from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.config import EngineConfig
@@ -60,6 +61,7 @@ class Core:
     storage: Storage
     latches: Latches
     goals: Goals
+    ages: Ages
     bindings: Bindings
     environments: list[Environment]
     clock_ns: Callable[[], int]
@@ -99,6 +101,7 @@ class Core:
             observation_sequence=origin.observation_sequence,
             observation_stamp_ns=origin.observation_stamp_ns,
             capsule_id=timeline.brought_back,
+            goal_expires_ns=origin.goal_expires_ns,
         )
 
     def output(

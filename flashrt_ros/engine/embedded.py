@@ -29,12 +29,21 @@ class EmbeddedWriter:
         self._ring = engine.open_writer(channel, env_index)
         self._info = channel_info(self._ring.channel.spec)
 
-    def write(self, *, stamp_ns: int, source_sequence: int = 0, **values: npt.ArrayLike) -> int:
+    def write(
+        self,
+        *,
+        stamp_ns: int,
+        source_sequence: int = 0,
+        lifetime_ns: int = 0,
+        **values: npt.ArrayLike,
+    ) -> int:
         """Check a payload, write it into a loaned slot in place, and commit it.
 
         Args:
             stamp_ns: Writer's clock.
             source_sequence: Writer's own number.
+            lifetime_ns: How long it may be acted on, from its stamp; 0 for as long as
+                nothing newer comes.
             **values: Every field of the channel, by name.
 
         Returns:
@@ -48,7 +57,12 @@ class EmbeddedWriter:
         memory = self._ring.channel.view(self._ring.first_slot + slot)
         write_payload(field_views(memory, self._info), values)
         return self._engine.commit(
-            self._ring, slot, ticket, stamp_ns=stamp_ns, source_sequence=source_sequence
+            self._ring,
+            slot,
+            ticket,
+            stamp_ns=stamp_ns,
+            source_sequence=source_sequence,
+            lifetime_ns=lifetime_ns,
         )
 
     def close(self) -> None:

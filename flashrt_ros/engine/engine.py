@@ -161,7 +161,14 @@ class Engine:
         return slot, ticket, generation
 
     def commit(
-        self, ring: WriterRing, slot: int, ticket: int, *, stamp_ns: int, source_sequence: int
+        self,
+        ring: WriterRing,
+        slot: int,
+        ticket: int,
+        *,
+        stamp_ns: int,
+        source_sequence: int,
+        lifetime_ns: int = 0,
     ) -> int:
         """Take a slot over as its channel's newest and return its sequence; see ``Latches.commit``.
 
@@ -173,6 +180,7 @@ class Engine:
             ticket,
             stamp_ns=stamp_ns,
             source_sequence=source_sequence,
+            lifetime_ns=lifetime_ns,
             now_ns=self.core.clock_ns(),
         )
         self._ticks.wake()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine.channels import SlotMeta
@@ -21,13 +22,20 @@ class Goals:
         layout: Of a lane, to find a goal in a capsule.
         inputs: INPUT buffer that keeps each ``"channel.field"``.
         backend: Copies.
+        clock_ns: The engine's; the age of a goal brought back counts from then on.
     """
 
     def __init__(
-        self, latches: Latches, layout: ArenaLayout, inputs: Mapping[str, str], backend: Backend
+        self,
+        latches: Latches,
+        layout: ArenaLayout,
+        inputs: Mapping[str, str],
+        backend: Backend,
+        clock_ns: Callable[[], int],
     ) -> None:
         self._latches = latches
         self._backend = backend
+        self._clock_ns = clock_ns
         self._parts = {
             name: tuple(
                 (
@@ -79,8 +87,9 @@ class Goals:
                 sequence=origin.goal_sequence,
                 source_sequence=origin.goal_source_sequence,
                 stamp_ns=origin.goal_stamp_ns,
-                committed_ns=capsule.created_ns,
+                committed_ns=self._clock_ns(),
                 generation=0,
+                expires_ns=origin.goal_expires_ns,
             )
             channel = self._latches.channel(name)
             slot = channel.engine_slot(meta)
@@ -96,7 +105,7 @@ class Goals:
             self._latches.unlatch(timeline, name)
             if goal is None:
                 continue
-            payload, meta = goal
+            payload, meta = goal[0], replace(goal[1], committed_ns=self._clock_ns())
             channel = self._latches.channel(name)
             slot = channel.engine_slot(meta)
             ctypes.memmove(channel.slot_address(slot), payload, len(payload))

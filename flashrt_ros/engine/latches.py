@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 
+from flashrt_ros.engine.ages import end_of_life
 from flashrt_ros.engine.barriers import Barriers
 from flashrt_ros.engine.channels import Channel, SlotMeta, WriterRing
 from flashrt_ros.engine.timeline import Branch, Environment, Latched, Timeline
@@ -136,6 +137,7 @@ class Latches:
         stamp_ns: int,
         source_sequence: int,
         now_ns: int,
+        lifetime_ns: int = 0,
     ) -> int:
         """Take a loaned slot over as the newest of its channel; returns its sequence.
 
@@ -146,14 +148,17 @@ class Latches:
             stamp_ns: Writer's clock.
             source_sequence: Writer's own number.
             now_ns: Engine's clock.
+            lifetime_ns: How long it may be acted on, from its stamp; 0 for ever.
 
         Raises:
             LoanError: Not this writer's loan.
+            PayloadRangeError: The lifetime is negative. The slot goes back.
             StaleGenerationError: Loaned before the barrier. The slot goes back.
             StaleStampError: Stamped before the barrier. The slot goes back.
         """
         loaned = ring.loan_generation(slot, ticket)
         try:
+            expires_ns = end_of_life(stamp_ns, lifetime_ns)
             self._barriers.admit(
                 ring.env_index,
                 ring.channel.spec.name,
@@ -163,15 +168,23 @@ class Latches:
         except FlashrtError:
             ring.return_loan(slot, ticket)
             raise
-        return ring.commit(slot, ticket, stamp_ns, source_sequence, now_ns)
+        return ring.commit(slot, ticket, stamp_ns, source_sequence, now_ns, expires_ns)
 
     def check_goal_commit(
-        self, env: Environment, ring: WriterRing, slot: int, ticket: int, *, stamp_ns: int
+        self,
+        env: Environment,
+        ring: WriterRing,
+        slot: int,
+        ticket: int,
+        *,
+        stamp_ns: int,
+        lifetime_ns: int,
     ) -> None:
         """Refuse what :meth:`commit` would refuse, and what is no goal of the environment.
 
         Raises:
             LoanError: Not this writer's loan, or no goal of this environment.
+            PayloadRangeError: The lifetime is negative.
             StaleGenerationError: Loaned before the barrier.
             StaleStampError: Stamped before the barrier.
         """
@@ -183,6 +196,7 @@ class Latches:
                 found=f"one of channel '{spec.name}' of environment {ring.env_index}",
             )
         generation = ring.loan_generation(slot, ticket)
+        end_of_life(stamp_ns, lifetime_ns)
         self._barriers.admit(ring.env_index, spec.name, generation=generation, stamp_ns=stamp_ns)
 
     # barriers ----------------------------------------------------------------------------
@@ -251,14 +265,24 @@ class Latches:
 
     def newest_stamp_ns(self, timeline: Timeline, role: ChannelRole) -> int:
         """Return the oldest, over the role's channels, of the newest stamps; -1 for none."""
-        stamps = [self._newest(timeline, name).stamp_ns for name in self.named(role)]
+        stamps = [self.newest(timeline, name).stamp_ns for name in self.named(role)]
         return min(stamps, default=-1)
 
     def committed_ns(self, timeline: Timeline, role: ChannelRole) -> int:
         """Return when the role's channels were last committed, engine clock; 0 for never."""
         return max(
-            (self._newest(timeline, name).committed_ns for name in self.named(role)), default=0
+            (self.newest(timeline, name).committed_ns for name in self.named(role)), default=0
         )
+
+    def newest(self, timeline: Timeline, name: str) -> SlotMeta:
+        """Return the meta of what the next plan would latch; stamp -1 where there is nothing."""
+        if self._has_pending(timeline, name):
+            channel = self.channel(name)
+            slot = channel.pending(timeline.env_index)
+            assert slot is not None
+            return channel.meta(slot)
+        latched = timeline.latched.get(name)
+        return latched.meta if latched else SlotMeta(0, 0, -1, 0, 0)
 
     def latch(self, timeline: Timeline, env: Environment) -> dict[str, int]:
         """Take the newest committed slots for a timeline, for the plan that starts now.
@@ -402,15 +426,6 @@ class Latches:
         if isinstance(timeline, Branch) and self.specs[name].role is ChannelRole.GOAL:
             return False
         return self.channel(name).pending(timeline.env_index) is not None
-
-    def _newest(self, timeline: Timeline, name: str) -> SlotMeta:
-        if self._has_pending(timeline, name):
-            channel = self.channel(name)
-            slot = channel.pending(timeline.env_index)
-            assert slot is not None
-            return channel.meta(slot)
-        latched = timeline.latched.get(name)
-        return latched.meta if latched else SlotMeta(0, 0, -1, 0, 0)
 
     def _take_pending(self, env: Environment, name: str, channel: Channel) -> None:
         if channel.pending(env.env_index) is None:

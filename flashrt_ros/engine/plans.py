@@ -38,7 +38,7 @@ class Plans:
         on_chunk: Called with an environment at the tick boundary after each chunk, so
             that the rollback ring can keep it.
         on_tick: Called with an environment at every tick boundary, for the same.
-        on_lack: Takes a step back whose goal or observation a verb took away.
+        on_lack: Takes a step back whose goal or observation is gone, or too old.
 
     Attributes:
         stats: By environment.
@@ -239,8 +239,8 @@ class Plans:
                 found=torch.get_num_threads(),
                 fix="torch.set_num_threads back, or configure num_threads",
             )
-        if core.latches.missing(timeline, env):
-            # a verb took away what the step had when it was found ready
+        if core.latches.missing(timeline, env) or core.ages.stale(timeline, env):
+            # a verb took away what was there when this was found ready, or it grew old
             if step is not None:
                 self._on_lack(step)
             return

@@ -117,7 +117,8 @@ class Provenance(msgspec.Struct, array_like=True, frozen=True):
     ``observation_sequence`` are the engine's numbers of the commits consumed (0 for
     none), ``goal_source_sequence`` the number the writer gave, the stamps the writers'
     own. ``latched_tick`` is the tick at which the plan latched. ``capsule_id`` names the
-    capsule that a verb last put under the timeline, "" for none.
+    capsule that a verb last put under the timeline, "" for none. From ``goal_expires_ns`` on,
+    writer's clock, the goal must not be acted on; 0 where its writer named no lifetime.
     """
 
     engine_epoch: int
@@ -133,6 +134,7 @@ class Provenance(msgspec.Struct, array_like=True, frozen=True):
     observation_sequence: int
     observation_stamp_ns: int
     capsule_id: str = ""
+    goal_expires_ns: int = 0
 
 
 class ChunkRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -192,7 +194,8 @@ class Commit(msgspec.Struct, array_like=True, tag=5, frozen=True):
 
     ``source_sequence`` is the writer's own number. ``loan_next`` takes the next slot in
     the same message. A refusal (stale generation or stamp) gives the slot back to the
-    ring; it is not loaned any more.
+    ring; it is not loaned any more. ``lifetime_ns`` says how long the payload may be acted
+    on, from its stamp; 0 for until something newer comes.
     """
 
     rid: int
@@ -202,6 +205,7 @@ class Commit(msgspec.Struct, array_like=True, tag=5, frozen=True):
     stamp_ns: int
     source_sequence: int
     loan_next: bool
+    lifetime_ns: int = 0
 
 
 class Return(msgspec.Struct, array_like=True, tag=6, frozen=True):

@@ -34,6 +34,7 @@ class SlotMeta:
         stamp_ns: On the writer's clock.
         committed_ns: On the engine's clock.
         generation: That of the environment when the slot was loaned.
+        expires_ns: When its lifetime ends, on the writer's clock; 0 for never.
     """
 
     sequence: int = 0
@@ -41,6 +42,7 @@ class SlotMeta:
     stamp_ns: int = 0
     committed_ns: int = 0
     generation: int = 0
+    expires_ns: int = 0
 
 
 class WriterRing:
@@ -129,7 +131,13 @@ class WriterRing:
         return self._generation
 
     def commit(
-        self, slot: int, ticket: int, stamp_ns: int, source_sequence: int, now_ns: int
+        self,
+        slot: int,
+        ticket: int,
+        stamp_ns: int,
+        source_sequence: int,
+        now_ns: int,
+        expires_ns: int = 0,
     ) -> int:
         """Hand a loaned slot over; it replaces a committed one that no latch has taken.
 
@@ -139,6 +147,7 @@ class WriterRing:
             stamp_ns: On the writer's clock.
             source_sequence: The writer's own number.
             now_ns: On the engine's clock.
+            expires_ns: On the writer's clock; 0 for never.
 
         Returns:
             The commit's sequence, per channel and environment.
@@ -156,6 +165,7 @@ class WriterRing:
             source_sequence=source_sequence,
             now_ns=now_ns,
             generation=self._generation,
+            expires_ns=expires_ns,
         )
 
     def return_loan(self, slot: int, ticket: int) -> None:

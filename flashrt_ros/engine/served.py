@@ -76,7 +76,14 @@ class ServedEngine(Protocol):
         """Loan a slot; returns ``(slot, ticket, generation)``."""
 
     def commit(
-        self, ring: WriterRing, slot: int, ticket: int, *, stamp_ns: int, source_sequence: int
+        self,
+        ring: WriterRing,
+        slot: int,
+        ticket: int,
+        *,
+        stamp_ns: int,
+        source_sequence: int,
+        lifetime_ns: int = 0,
     ) -> int:
         """Take a loaned slot over; returns its sequence."""
 

@@ -214,6 +214,7 @@ class Session:
             request.ticket,
             stamp_ns=request.stamp_ns,
             source_sequence=request.source_sequence,
+            lifetime_ns=request.lifetime_ns,
         )
         next_slot, next_ticket = -1, 0
         if request.loan_next:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.jobs import StepDone, StepJob, ignore_answer
 from flashrt_ros.engine.plans import Plans, answer_abandoned
-from flashrt_ros.engine.protocol import Step
+from flashrt_ros.engine.protocol import EventKind, Step
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline
 from flashrt_ros.errors import (
     BusyError,
@@ -45,7 +45,7 @@ class Ticks:
     ) -> None:
         self._core = core
         self._waiting: list[StepJob] = []
-        self.plans = Plans(core, on_chunk, on_tick, self._waiting.append)
+        self.plans = Plans(core, on_chunk, on_tick, self._take_back)
 
     # timer -------------------------------------------------------------------------------
 
@@ -74,9 +74,10 @@ class Ticks:
         stats.note_tick(now_ns, now_ns - env.next_tick_ns, missed)
         env.next_tick_ns += (missed + 1) * env.period_ns
         is_flying = self.plans.is_busy(env)
-        if not is_flying and self.waiting_for(env):
+        if not is_flying and self._blocked(env):
             return
-        is_due = self.plans.is_due(env)
+        # what is queued was made from what was fresh then, and is still popped
+        is_due = self.plans.is_due(env) and (is_flying or not self._is_stale(env))
         if env.position.queue_remaining > 0:
             try:
                 self.plans.pop(env, None)
@@ -87,11 +88,14 @@ class Ticks:
                 self.plans.start(env, None, pops=False)
         elif is_flying:
             stats.deadline_misses += 1
-        else:
+        elif is_due:
             self.plans.start(env, None, pops=True)
 
     def waiting_for(self, env: Environment) -> str:
         """Say what keeps an active environment from ticking, "" for nothing."""
+        return self._blocked(env) or self._too_old(env)
+
+    def _blocked(self, env: Environment) -> str:
         if env.is_held and not self._core.latches.has_new_goal(env):
             return "resume"
         if env.lane.is_poisoned:
@@ -158,15 +162,45 @@ class Ticks:
         env = self._core.environments[job.timeline.env_index]
         if job.timeline is env:
             return self.waiting_for(env)
-        return self._core.latches.missing(job.timeline, env)
+        return self._core.latches.missing(job.timeline, env) or self._too_old(job.timeline)
 
     def _can_start(self, job: StepJob) -> bool:
         env = self._core.environments[job.timeline.env_index]
+        self._announce_age(job)
         if self.lacks(job):
             return False
         if not job.min_stamp_ns:
             return True
         return self._core.latches.newest_stamp_ns(env, ChannelRole.OBSERVATION) >= job.min_stamp_ns
+
+    def _take_back(self, job: StepJob) -> None:
+        """Let a step wait again for what it lost."""
+        self._waiting.append(job)
+        self._announce_age(job)
+
+    def _too_old(self, timeline: Timeline) -> str:
+        """Name what the plan that is due can't start from, "" for nothing."""
+        env = self._core.environments[timeline.env_index]
+        stale = self._core.ages.stale(timeline, env) if self.plans.is_due(timeline) else None
+        return stale.lack if stale else ""
+
+    def _announce_age(self, job: StepJob) -> None:
+        env = self._core.environments[job.timeline.env_index]
+        if job.timeline is env and not self._blocked(env) and self.plans.is_due(env):
+            self._is_stale(env)
+
+    def _is_stale(self, env: Environment) -> bool:
+        """Tell whether an input is too old for the plan that is due; announce each spell once."""
+        stale = self._core.ages.stale(env, env)
+        role = stale.role if stale else None
+        if stale and role is not env.stale:
+            detail = (
+                f"{stale.role.value} age_ms={stale.age_ns / 1e6:.1f} "
+                f"max_age_ms={stale.limit_ns / 1e6:.1f}"
+            )
+            self._core.emit(EventKind.STALE, env, detail=detail)
+        env.stale = role
+        return stale is not None
 
     def _timeout(self, job: StepJob) -> StepTimeoutError:
         env = self._core.environments[job.timeline.env_index]

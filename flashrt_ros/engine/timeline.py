@@ -10,6 +10,7 @@ from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.protocol import Moved
 from flashrt_ros.runtime.backend import PASSED, Fence
 from flashrt_ros.runtime.lanes import Lane
+from flashrt_ros.runtime.spec import ChannelRole
 
 ENVIRONMENT = -1
 """Branch index that means the environment itself."""
@@ -113,6 +114,7 @@ class Environment(Timeline):
         generation: Grows with every reset, restore, rollback, select, interrupt and resume.
         is_active: Ticks may run.
         is_held: An interrupt asked for a pause.
+        stale: Role of the input whose age keeps plans from starting, None for neither.
         tick_source: "timer" or "step".
         period_ns: Time between ticks of the timer, ns.
         next_tick_ns: Deadline of the next tick, engine clock.
@@ -124,6 +126,7 @@ class Environment(Timeline):
     generation: int = 1
     is_active: bool = False
     is_held: bool = False
+    stale: ChannelRole | None = None
     tick_source: str = "step"
     period_ns: int = 0
     next_tick_ns: int = 0
@@ -138,6 +141,7 @@ def origin_of(goal: SlotMeta | None, observation: SlotMeta | None, tick: int) ->
         goal_sequence=goal.sequence if goal else 0,
         goal_source_sequence=goal.source_sequence if goal else 0,
         goal_stamp_ns=goal.stamp_ns if goal else 0,
+        goal_expires_ns=goal.expires_ns if goal else 0,
         observation_sequence=observation.sequence if observation else 0,
         observation_stamp_ns=observation.stamp_ns if observation else 0,
         latched_tick=tick,

@@ -187,7 +187,12 @@ class Verbs:
         commit = request.commit
         if commit is not None and ring is not None:
             core.latches.check_goal_commit(
-                env, ring, commit.slot, commit.ticket, stamp_ns=commit.stamp_ns
+                env,
+                ring,
+                commit.slot,
+                commit.ticket,
+                stamp_ns=commit.stamp_ns,
+                lifetime_ns=commit.lifetime_ns,
             )
         started = core.clock_ns()
         capsule = self._moves.create(env, automatic=True, labels=("automatic=interrupt",))
@@ -205,6 +210,7 @@ class Verbs:
                 commit.ticket,
                 stamp_ns=commit.stamp_ns,
                 source_sequence=commit.source_sequence,
+                lifetime_ns=commit.lifetime_ns,
                 now_ns=started,
             )
             # a goal that was on its way when this one was given must not replace it

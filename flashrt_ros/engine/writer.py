@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,12 +59,15 @@ class Prepared:
         loan: Holds the payload.
         stamp_ns: When the payload was true, on the writer's clock.
         source_sequence: The writer's own number.
+        lifetime_ns: How long it may be acted on, from its stamp; 0 for as long as nothing
+            newer comes.
     """
 
     writer: Writer
     loan: Loan
     stamp_ns: int
     source_sequence: int
+    lifetime_ns: int = 0
 
 
 class Writer:
@@ -107,7 +111,13 @@ class Writer:
         return self._loan
 
     def commit(
-        self, loan: Loan, *, stamp_ns: int, source_sequence: int = 0, loan_next: bool = False
+        self,
+        loan: Loan,
+        *,
+        stamp_ns: int,
+        source_sequence: int = 0,
+        loan_next: bool = False,
+        lifetime_ns: int = 0,
     ) -> protocol.Committed:
         """Hand a loan over to the engine; its bytes must not change from here on.
 
@@ -118,6 +128,8 @@ class Writer:
             stamp_ns: When the payload was true, on the writer's clock.
             source_sequence: The writer's own number.
             loan_next: Take the next slot in the same message, where one is free.
+            lifetime_ns: How long the payload may be acted on, from its stamp; 0 for as
+                long as nothing newer comes.
 
         Raises:
             StaleGenerationError: A reset, restore or interrupt came between. The loan is gone.
@@ -126,7 +138,11 @@ class Writer:
             EngineGoneError: The connection ended.
         """
         message = self.hand_over(
-            loan, stamp_ns=stamp_ns, source_sequence=source_sequence, loan_next=loan_next
+            loan,
+            stamp_ns=stamp_ns,
+            source_sequence=source_sequence,
+            loan_next=loan_next,
+            lifetime_ns=lifetime_ns,
         )
         answer = self._port.commit(message)
         if answer.next_slot >= 0:
@@ -134,7 +150,13 @@ class Writer:
         return answer
 
     def hand_over(
-        self, loan: Loan, *, stamp_ns: int, source_sequence: int = 0, loan_next: bool = False
+        self,
+        loan: Loan,
+        *,
+        stamp_ns: int,
+        source_sequence: int = 0,
+        loan_next: bool = False,
+        lifetime_ns: int = 0,
     ) -> protocol.Commit:
         """End a loan on this side and return the message that ends it on the engine's.
 
@@ -145,7 +167,14 @@ class Writer:
         """
         self._end(loan)
         return protocol.Commit(
-            0, self._writer, loan.slot, loan.ticket, stamp_ns, source_sequence, loan_next
+            0,
+            self._writer,
+            loan.slot,
+            loan.ticket,
+            stamp_ns,
+            source_sequence,
+            loan_next,
+            lifetime_ns,
         )
 
     def return_loan(self, loan: Loan) -> None:
@@ -161,7 +190,12 @@ class Writer:
     # payloads --------------------------------------------------------------------------------
 
     def prepare(
-        self, *, stamp_ns: int, source_sequence: int = 0, **fields: npt.ArrayLike
+        self,
+        *,
+        stamp_ns: int,
+        source_sequence: int = 0,
+        lifetime_ns: int = 0,
+        **fields: npt.ArrayLike,
     ) -> Prepared:
         """Validate a payload and write it into a slot; nothing is handed over.
 
@@ -170,6 +204,8 @@ class Writer:
         Args:
             stamp_ns: When the payload was true, on the writer's clock.
             source_sequence: The writer's own number.
+            lifetime_ns: How long it may be acted on, from its stamp; 0 for as long as
+                nothing newer comes.
             **fields: A value for each field of the channel.
 
         Raises:
@@ -183,7 +219,7 @@ class Writer:
         check_payload(self.channel, fields)
         loan = self.loan()
         write_payload(loan.fields, fields)
-        return Prepared(self, loan, stamp_ns, source_sequence)
+        return Prepared(self, loan, stamp_ns, source_sequence, lifetime_ns)
 
     def renew(self, stale: Prepared) -> Prepared:
         """Put a payload whose loan has gone stale into a slot loaned now.
@@ -197,9 +233,16 @@ class Writer:
         values = {name: view.copy() for name, view in stale.loan.fields.items()}
         loan = self.loan()
         write_payload(loan.fields, values)
-        return Prepared(self, loan, stale.stamp_ns, stale.source_sequence)
+        return dataclasses.replace(stale, loan=loan)
 
-    def write(self, *, stamp_ns: int, source_sequence: int = 0, **fields: npt.ArrayLike) -> int:
+    def write(
+        self,
+        *,
+        stamp_ns: int,
+        source_sequence: int = 0,
+        lifetime_ns: int = 0,
+        **fields: npt.ArrayLike,
+    ) -> int:
         """Validate, write and hand over in one call; takes the next slot along.
 
         A loan that a reset, restore or interrupt made stale is replaced once.
@@ -207,6 +250,7 @@ class Writer:
         Args:
             stamp_ns: When the payload was true, on the writer's clock.
             source_sequence: The writer's own number.
+            lifetime_ns: As for :meth:`prepare`.
             **fields: As for :meth:`prepare`.
 
         Returns:
@@ -218,13 +262,19 @@ class Writer:
             FlashrtError: As for :meth:`prepare`; nothing was handed over.
         """
         for is_retry in (False, True):
-            prepared = self.prepare(stamp_ns=stamp_ns, source_sequence=source_sequence, **fields)
+            prepared = self.prepare(
+                stamp_ns=stamp_ns,
+                source_sequence=source_sequence,
+                lifetime_ns=lifetime_ns,
+                **fields,
+            )
             try:
                 return self.commit(
                     prepared.loan,
                     stamp_ns=stamp_ns,
                     source_sequence=source_sequence,
                     loan_next=True,
+                    lifetime_ns=lifetime_ns,
                 ).sequence
             except StaleGenerationError:
                 if is_retry:

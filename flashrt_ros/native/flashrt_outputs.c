@@ -61,6 +61,7 @@ static void read_provenance(fr_reader *message, flashrt_output *output)
   output->goal_stamp_ns = fr_read_i64(message);
   output->observation_sequence = fr_read_u64(message, UINT64_MAX);
   output->observation_stamp_ns = fr_read_i64(message);
+  output->goal_expires_ns = 0;
   memset(output->capsule_id, 0, sizeof output->capsule_id);
   if (more) {
     fr_bytes id = fr_read_text(message);
@@ -68,7 +69,9 @@ static void read_provenance(fr_reader *message, flashrt_output *output)
       message->is_bad = true;
     else
       memcpy(output->capsule_id, id.data, id.length);
-    fr_skip(message, more - 1);
+    if (more > 1)
+      output->goal_expires_ns = fr_read_i64(message);
+    fr_skip(message, more > 1 ? more - 2 : 0);
   }
 }
 

@@ -20,6 +20,7 @@ struct flashrt_writer {
   bool has_loan;
   uint32_t slot;
   uint64_t ticket;
+  int64_t lifetime_ns; /* of what is committed */
 };
 
 static const char *const dtype_names[] = {"float64", "float32", "float16", "bfloat16", "int64",
@@ -261,13 +262,14 @@ static int hand_over(flashrt_writer *writer, int64_t stamp_ns, uint64_t source_s
                      bool loan_next, uint64_t *sequence, flashrt_error *error)
 {
   fr_reader reply;
-  fr_writer request = fr_begin(writer->client, FR_COMMIT, 6);
+  fr_writer request = fr_begin(writer->client, FR_COMMIT, 7);
   fr_write_u64(&request, writer->number);
   fr_write_u64(&request, writer->slot);
   fr_write_u64(&request, writer->ticket);
   fr_write_i64(&request, stamp_ns);
   fr_write_u64(&request, source_sequence);
   fr_write_bool(&request, loan_next);
+  fr_write_i64(&request, writer->lifetime_ns);
   writer->has_loan = false; /* whatever is answered */
   int code = fr_exchange(writer->client, &request, FR_COMMITTED, &reply, NULL, error);
   if (code)
@@ -281,6 +283,16 @@ static int hand_over(flashrt_writer *writer, int64_t stamp_ns, uint64_t source_s
   if (sequence)
     *sequence = committed;
   return next_slot < 0 ? FLASHRT_OK : begin_loan(writer, (uint64_t)next_slot, next_ticket, error);
+}
+
+int flashrt_set_lifetime(flashrt_writer *writer, int64_t lifetime_ns, flashrt_error *error)
+{
+  if (lifetime_ns < 0)
+    return fr_fail(error, FLASHRT_PAYLOAD_RANGE,
+                   "a payload can't have a negative lifetime: expected 0 ns or more, found %lld",
+                   (long long)lifetime_ns);
+  writer->lifetime_ns = lifetime_ns;
+  return FLASHRT_OK;
 }
 
 int flashrt_commit(flashrt_writer *writer, int64_t stamp_ns, uint64_t source_sequence,

@@ -155,7 +155,9 @@ class Guard:
 
     def _is_goal_stale(self, made: Provenance, now_ns: int) -> bool:
         stamp_ns = made.goal_stamp_ns
-        end_ns = self._lifetimes.end_ns(stamp_ns=stamp_ns, sequence=made.goal_source_sequence)
+        end_ns = made.goal_expires_ns or self._lifetimes.end_ns(
+            stamp_ns=stamp_ns, sequence=made.goal_source_sequence
+        )
         return end_ns is not None and self._is_old(stamp_ns, end_ns - stamp_ns, now_ns)
 
     def _is_old(self, stamp_ns: int, lifetime_ns: int, now_ns: int) -> bool:

@@ -9,6 +9,7 @@ from rclpy.node import Node
 from flashrt_ros.engine.client import Writer
 from flashrt_ros.errors import NotActiveError
 from flashrt_ros.msg import Subgoal
+from flashrt_ros.nodes.conversions import duration_to_ns
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import GoalChecker
 from flashrt_ros.nodes.links import Link
@@ -87,6 +88,7 @@ class InterruptService:
                     goal=writer.prepare(
                         stamp_ns=goal.stamp_ns,
                         source_sequence=goal.sequence,
+                        lifetime_ns=duration_to_ns(request.goal.lifetime),
                         **{goal.field: goal.values},
                     ),
                 )

@@ -19,7 +19,7 @@ from flashrt_ros.errors import FlashrtError, NotActiveError, UnsupportedError
 from flashrt_ros.msg import Subgoal
 from flashrt_ros.nodes import messages
 from flashrt_ros.nodes.arbitration import Arbiter, Rank, parse_ranks
-from flashrt_ros.nodes.conversions import joint_positions
+from flashrt_ros.nodes.conversions import duration_to_ns, joint_positions
 from flashrt_ros.nodes.declarations import PLANNER
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import Goal, GoalChecker, goal_channel, only_field, require_frame
@@ -208,6 +208,7 @@ class PlannerNode(SessionNode):
             sequence = writer.write(
                 stamp_ns=checked.stamp_ns,
                 source_sequence=checked.sequence,
+                lifetime_ns=duration_to_ns(goal.lifetime),
                 **{checked.field: checked.values},
             )
         self._checker.accept(goal, checked, now_ns=now_ns)

@@ -198,9 +198,16 @@ class StandInEngine:
         return (*ring.loan(5), 5)
 
     def commit(
-        self, ring: WriterRing, slot: int, ticket: int, *, stamp_ns: int, source_sequence: int
+        self,
+        ring: WriterRing,
+        slot: int,
+        ticket: int,
+        *,
+        stamp_ns: int,
+        source_sequence: int,
+        lifetime_ns: int = 0,
     ) -> int:
-        sequence = ring.commit(slot, ticket, stamp_ns, source_sequence, 0)
+        sequence = ring.commit(slot, ticket, stamp_ns, source_sequence, 0, lifetime_ns)
         self.note("commit")
         return sequence
 

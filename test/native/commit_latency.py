@@ -82,7 +82,7 @@ def measure_python(*, writes: bool) -> list[int]:
         for index in range(COUNT):
             started_ns = time.perf_counter_ns()
             if writes:
-                writer.write(stamp_ns=index, source_sequence=index, **payload)
+                writer.write(stamp_ns=index, source_sequence=index, lifetime_ns=0, **payload)
             else:
                 loan = writer.loan()
                 for name, value in payload.items():

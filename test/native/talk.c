@@ -167,6 +167,11 @@ static void obey(char *line)
       answer(code);
     else
       printf("OK %llu\n", (unsigned long long)sequence);
+  } else if (!strcmp(word, "lifetime")) {
+    sscanf(rest, "%lld", &a);
+    answer(flashrt_set_lifetime(writer, a, &error));
+  } else if (!strcmp(word, "expires")) { /* of the goal of what was read last */
+    printf("OK %lld\n", (long long)output.goal_expires_ns);
   } else if (!strcmp(word, "return")) {
     answer(flashrt_return_loan(writer, &error));
   } else if (!strcmp(word, "close")) {

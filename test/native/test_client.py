@@ -162,6 +162,26 @@ def test_large_chunks_lie_in_slots(start_engine: Any, start_talker: Any) -> None
     talker.finish()
 
 
+def test_a_goal_s_lifetime_comes_back_with_what_was_made_from_it(
+    start_talker: Any, engine: Any, client: EngineClient, stepped: Any
+) -> None:
+    talker = start_talker(engine.name)
+    talker.ask("open goal 0")
+    talker.ask("subscribe 0 1 0")
+    for lifetime_ns, expires_ns in (("0", "0"), ("1000", "1123"), ("0", "0")):
+        client.reset()
+        talker.ask(f"lifetime {lifetime_ns}")
+        talker.ask("set values 0.5 -0.25")
+        talker.ask("commit 123 77 0")
+        made = stepped.step().actions[0].provenance
+        talker.ask(f"read {WAIT_MS}")
+        assert talker.ask("expires") == [expires_ns]
+        assert made.goal_expires_ns == int(expires_ns)
+        talker.ask("release")
+    assert talker.refused("lifetime -1").startswith("PAYLOAD_RANGE ")
+    talker.finish()
+
+
 # payloads ------------------------------------------------------------------------------------
 
 

@@ -107,6 +107,15 @@ class TestGoals:
         assert lifetimes.end_ns(stamp_ns=NOW, sequence=2) == NOW + 2 * S
         assert GoalLifetimes(0).end_ns(stamp_ns=NOW, sequence=1) is None
 
+    def test_what_came_with_the_action_counts_before_both(self) -> None:
+        found = guard(goal_ns=2 * S, observation_ns=0)
+        end_ns = NOW + 4 * S
+        assert act(found, now_ns=NOW + 3 * S, goal_expires_ns=end_ns)
+        assert found.look(now_ns=end_ns, monotonic_ns=NOW) is None
+        assert found.look(now_ns=end_ns + 1, monotonic_ns=NOW) is Cause.GOAL
+        assert not act(found, now_ns=end_ns + 1, goal_expires_ns=end_ns)
+        assert not act(found, now_ns=NOW + 3 * S)
+
     def test_lifetimes_are_bounded(self) -> None:
         lifetimes = GoalLifetimes(0)
         for number in range(1000):

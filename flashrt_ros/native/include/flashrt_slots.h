@@ -217,6 +217,15 @@ FLASHRT_API void *flashrt_field(flashrt_writer *writer, const char *name, flashr
  * NON_FINITE: NaN or Inf. PAYLOAD_RANGE: outside a field's range. LOAN: no slot is on loan. */
 FLASHRT_API int flashrt_check(const flashrt_writer *writer, flashrt_error *error);
 
+/* Say how long what this writer commits from here on may be acted on, from its stamp.
+ *
+ * lifetime_ns  0, as it is at first, for as long as nothing newer comes
+ *
+ * PAYLOAD_RANGE: it is negative; nothing changes.
+ */
+FLASHRT_API int flashrt_set_lifetime(flashrt_writer *writer, int64_t lifetime_ns,
+                                     flashrt_error *error);
+
 enum {
   FLASHRT_UNCHECKED = 1, /* don't look at the payload: flashrt_check has passed it */
   FLASHRT_NO_RENEW = 2,  /* let a loan from before a reset be refused */
@@ -269,6 +278,7 @@ typedef struct flashrt_output {
   uint64_t goal_sequence; /* as flashrt_commit gave it */
   uint64_t goal_source_sequence;
   int64_t goal_stamp_ns;
+  int64_t goal_expires_ns; /* don't act on it from then on, its writer's clock; 0 for never */
   uint64_t observation_sequence;
   int64_t observation_stamp_ns;
   char capsule_id[FLASHRT_CAPSULE_ID_BYTES];

@@ -1,0 +1,94 @@
+"""How old what is latched may be: lifetimes that writers name, and limits of the engine's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flashrt_ros.errors import PayloadRangeError
+from flashrt_ros.runtime.spec import ChannelRole
+
+if TYPE_CHECKING:
+    from flashrt_ros.engine.latches import Latches
+    from flashrt_ros.engine.timeline import Environment, Timeline
+
+_LAST_NS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """An input that is too old to start a plan from.
+
+    Attributes:
+        role: Of its channel.
+        age_ns: Since it was committed, engine clock.
+        limit_ns: What the configuration allows.
+    """
+
+    role: ChannelRole
+    age_ns: int
+    limit_ns: int
+
+    @property
+    def lack(self) -> str:
+        """What would end it, as ``Status.waiting_for`` says it."""
+        return f"fresh {self.role.value}"
+
+
+class Ages:
+    """Judges, at the latch, what a plan would start from.
+
+    An age counts from the commit, on the engine's clock; for a goal that a verb brought
+    back, from then on. A lifetime that a writer named is another matter: it is on the
+    writer's clock, rides along, and is judged by whoever acts.
+
+    Args:
+        latches: Know what is newest.
+        clock_ns: The engine's.
+        limits: Age in ns by role; 0, or no entry, for none.
+    """
+
+    def __init__(
+        self, latches: Latches, clock_ns: Callable[[], int], limits: dict[ChannelRole, int]
+    ) -> None:
+        self._latches = latches
+        self._clock_ns = clock_ns
+        self._limits = {role: limit for role, limit in limits.items() if limit}
+
+    def stale(self, timeline: Timeline, env: Environment) -> Stale | None:
+        """Return the first input that is too old, None where there is none.
+
+        Call it with nothing missing; see ``Latches.missing``.
+
+        Args:
+            timeline: The environment or one of its branches.
+            env: The environment, whose observations a branch reads.
+        """
+        for role, limit_ns in self._limits.items():
+            source = env if role is ChannelRole.OBSERVATION else timeline
+            for name in self._latches.named(role):
+                age_ns = self._clock_ns() - self._latches.newest(source, name).committed_ns
+                if age_ns > limit_ns:
+                    return Stale(role, age_ns, limit_ns)
+        return None
+
+
+def end_of_life(stamp_ns: int, lifetime_ns: int) -> int:
+    """Return when a payload must not be acted on any more, on its writer's clock.
+
+    Args:
+        stamp_ns: When it was true.
+        lifetime_ns: From then on; 0 for ever.
+
+    Returns:
+        0 for never, otherwise 1 to 2**63 - 1.
+
+    Raises:
+        PayloadRangeError: The lifetime is negative.
+    """
+    if lifetime_ns < 0:
+        raise PayloadRangeError(
+            "a payload can't have a negative lifetime", expected="0 ns or more", found=lifetime_ns
+        )
+    return min(max(stamp_ns + lifetime_ns, 1), _LAST_NS) if lifetime_ns else 0

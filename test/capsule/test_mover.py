@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ MakeYard = Callable[..., Yard]
 def make_yard() -> Iterator[MakeYard]:
     made: list[Yard] = []
 
-    def make(**sizes: int) -> Yard:
+    def make(**sizes: Any) -> Yard:
         made.append(Yard(**sizes))
         return made[-1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ from flashrt_ros.engine.batched_assembly import assemble_batched
 from flashrt_ros.engine.batched_rows import RowCapsule, Rows, RowsLike, row_indices
 from flashrt_ros.engine.core import check_seed
 from flashrt_ros.errors import (
+    BackendError,
     CapsuleNotFoundError,
     ConfigError,
     NotActiveError,
@@ -179,18 +180,18 @@ class BatchedEngine:
             LanePoisonedError: One holds a torn state: restore or reset it. Nothing changes.
             BackendError: A replay failed; where it may have torn a state, the
                 environments that it moved are poisoned.
+            DeviceLostError: The device's context is gone, and with it every environment.
         """
         chosen = [int(row) for row in self._rows(rows)]
         self._check_step(chosen)
-        positions = self._positions
-        due = [row for row in chosen if positions[row].queue_remaining <= self._replan_threshold]
-        if due:
-            self._make_chunks(due)
-        if chosen:
-            self._parts.graphs.replay(self._model.plan().pop, chosen)
-        for row in chosen:
-            at = positions[row]
-            positions[row] = replace(at, tick=at.tick + 1, queue_head=at.queue_head + 1)
+        try:
+            self._tick(chosen)
+        except BaseException:
+            # whoever writes a slot next does so past what was submitted; a device that is
+            # lost was said to be so by what failed before
+            with suppress(BackendError):
+                self._parts.backend.synchronize()
+            raise
         return self._read(ACTION)
 
     def reset(
@@ -303,6 +304,17 @@ class BatchedEngine:
                 self._reseed(row, int(seeds[at]))
         self._parts.backend.synchronize()  # whoever writes a slot next does so past the copies
 
+    def _tick(self, rows: Sequence[int]) -> None:
+        positions = self._positions
+        due = [row for row in rows if positions[row].queue_remaining <= self._replan_threshold]
+        if due:
+            self._make_chunks(due)
+        if rows:
+            self._parts.graphs.replay(self._model.plan().pop, rows)
+        for row in rows:
+            at = positions[row]
+            positions[row] = replace(at, tick=at.tick + 1, queue_head=at.queue_head + 1)
+
     def _reseed(self, row: int, seed: int) -> None:
         with self._parts.backend.ordered():
             self._parts.batch.views[NOISE_SEED][row].fill_(seed)
@@ -359,10 +371,7 @@ class BatchedEngine:
             self._parts.batch.views[name].copy_(torch.from_numpy(values)[:, None])
 
     def _read(self, name: str) -> npt.NDArray[np.float32]:
-        with self._parts.backend.ordered():
-            copied: npt.NDArray[np.float32] = (
-                self._parts.batch.views[name].to("cpu", copy=True).numpy()
-            )
+        copied: npt.NDArray[np.float32] = self._parts.batch.read(name).numpy()
         return copied
 
     def __enter__(self) -> Self:

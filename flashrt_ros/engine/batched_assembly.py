@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ import torch
 
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.engine.batched_inputs import BatchedInputs
+from flashrt_ros.engine.identity import architecture
 from flashrt_ros.errors import ConfigError, SpecError
 from flashrt_ros.models.base import PolicyModel, Program
 from flashrt_ros.models.checks import check_model
@@ -88,17 +88,23 @@ def assemble_batched(
                 expected=f"1 to {high}",
                 found=value,
             )
-    lane_programs = model.programs()
-    unknown = [key for key in programs if key not in lane_programs]
+    plan = model.plan()
+    known = (*plan.nodes, plan.pop, plan.flush)
+    unknown = [key for key in programs if key not in known]
     if unknown:
         raise SpecError(
             f"model '{model.name}' has no program {unknown[0]} to replace",
-            expected=f"one of {', '.join(map(str, lane_programs))}",
+            expected=f"one of {', '.join(map(str, known))}",
         )
     torch.set_num_threads(num_threads)
-    batched = {key: programs.get(key, over_rows(program)) for key, program in lane_programs.items()}
     with ExitStack() as undo:
         backend = backend or undo.enter_context(CpuBackend())
+        with backend.ordered():
+            model.to(backend.device)
+        lane_programs = model.programs()
+        batched = {
+            key: programs.get(key, over_rows(program)) for key, program in lane_programs.items()
+        }
         layout = ArenaLayout.of(with_row_mask(model.buffers()))
         inputs = BatchedInputs(model, layout, backend, num_rows)
         undo.callback(inputs.close)
@@ -126,35 +132,38 @@ def assemble_batched(
             graphs=graphs,
             plan=BatchedPlan(graphs, model.plan().nodes),
             home=home,
-            fingerprint=Fingerprint.of(
-                _facts(model, layout, backend, num_rows, num_threads, programs)
-            ),
+            fingerprint=_fingerprint_of(model, layout, backend, num_rows, num_threads, programs),
             undo=undo.pop_all(),
         )
 
 
-def _facts(
+def _fingerprint_of(
     model: PolicyModel,
     layout: ArenaLayout,
     backend: Backend,
     num_rows: int,
     num_threads: int,
     programs: Mapping[ShapeKey, Program],
-) -> dict[str, object]:
-    capability = torch.backends.cpu.get_cpu_capability()
-    return {
-        "model": model.name,
-        "weights": model.weights_digest(),
-        "layout": layout.digest(),
-        "graphs": _names(model.programs()),
-        "replaced_graphs": _names(programs),
-        "channels": hashlib.sha256(repr(model.channels()).encode()).hexdigest()[:16],
-        "rows": num_rows,
-        "torch": torch.__version__,
-        "device": f"{backend.name} {platform.machine()} {capability}",
-        "threads": num_threads,
-        "byte_order": sys.byteorder,
-    }
+) -> Fingerprint:
+    is_host = backend.name == "cpu"
+    with backend.ordered():
+        weights = model.weights_digest()
+    return Fingerprint.of(
+        {
+            "model": model.name,
+            "weights": weights,
+            "layout": layout.digest(),
+            "graphs": _names(model.programs()),
+            "replaced_graphs": _names(programs),
+            "channels": hashlib.sha256(repr(model.channels()).encode()).hexdigest()[:16],
+            "rows": num_rows,
+            "torch": torch.__version__,
+            "cuda": "none" if is_host else torch.version.cuda or "none",
+            "device": architecture(backend),
+            "threads": num_threads if is_host else "any",
+            "byte_order": sys.byteorder,
+        }
+    )
 
 
 def _names(programs: Mapping[ShapeKey, Program]) -> str:

@@ -41,14 +41,15 @@ def fingerprint_of(
             "channels": hashlib.sha256(schema).hexdigest()[:16],
             "torch": torch.__version__,
             "cuda": "none" if is_host else torch.version.cuda or "none",
-            "device": _architecture(backend),
+            "device": architecture(backend),
             "threads": config.num_threads if is_host else "any",
             "byte_order": sys.byteorder,
         }
     )
 
 
-def _architecture(backend: Backend) -> str:
+def architecture(backend: Backend) -> str:
+    """Name the kind of device that a backend runs on; kinds may round differently."""
     if backend.device.type != "cuda":
         return f"cpu {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     properties = torch.cuda.get_device_properties(backend.device)

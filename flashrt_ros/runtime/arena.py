@@ -245,6 +245,10 @@ class Arena:
         """
         return self.lane_address(lane) + self._layout.by_name[buffer].offset
 
+    def pitch_bytes(self, buffer: str) -> int:
+        """Bytes from a buffer in one lane to the same buffer in the next."""
+        return self._layout.lane_bytes
+
     def views(self, lane: int) -> dict[str, torch.Tensor]:
         """Return a lane's buffers by name, each with a storage of its own.
 

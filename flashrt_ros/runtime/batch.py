@@ -78,21 +78,27 @@ def batch_views(arena: Arena, lanes: range) -> dict[str, torch.Tensor]:
     return {
         name: view.as_strided(
             (len(lanes), *view.size()),
-            (pitch_bytes(arena, name) // view.itemsize, *view.stride()),
+            (arena.pitch_bytes(name) // view.itemsize, *view.stride()),
         )
         for name, view in views.items()
     }
 
 
-def pitch_bytes(arena: Arena, buffer: str) -> int:
-    """Bytes from a buffer in one lane to the same buffer in the next.
+def _host_rows(arena: Arena, lanes: range, buffer: str, keep: torch.Tensor) -> torch.Tensor:
+    """View an OUTPUT buffer of consecutive lanes where the host reads it.
 
-    An arena may keep the buffers of a role elsewhere, at another pitch.
+    Args:
+        arena: Sealed.
+        lanes: Consecutive.
+        buffer: Its name.
+        keep: The device's view of the same; lives as long as this one.
     """
-    if arena.num_lanes == 1:
-        return arena.layout.lane_bytes
-    first, second = arena.views(0)[buffer], arena.views(1)[buffer]
-    return second.data_ptr() - first.data_ptr()
+    spec, pitch = arena.layout.by_name[buffer].spec, arena.pitch_bytes(buffer)
+    num_bytes = (len(lanes) - 1) * pitch + spec.num_bytes
+    memory = (ctypes.c_char * num_bytes).from_address(arena.host_address(lanes[0], buffer))
+    memory.owner = keep  # type: ignore[attr-defined]  # alive as long as the storage
+    flat = torch.frombuffer(memory, dtype=DTYPES[spec.dtype])
+    return flat.as_strided(keep.size(), keep.stride())
 
 
 def _host_views(
@@ -183,6 +189,11 @@ class Batch:
                 fix="lay out with_row_mask(specs)",
             )
         self._views = batch_views(arena, lanes)
+        self._host_rows = {
+            place.spec.name: _host_rows(arena, lanes, place.spec.name, self._views[place.spec.name])
+            for place in arena.layout.placements
+            if place.spec.role is Role.OUTPUT
+        }
         self._backend = backend
         self._arena = arena
         self._lanes = lanes
@@ -229,6 +240,18 @@ class Batch:
                 f"a batch has no row {row}", expected=f"0 to {self.num_rows - 1}", found=row
             )
         return self._arena.lane_address(self._lanes[row])
+
+    def read(self, buffer: str) -> torch.Tensor:
+        """Copy an OUTPUT buffer of every row to the host, as of all that was submitted.
+
+        Args:
+            buffer: Its name.
+
+        Returns:
+            ``[num_rows, *shape]``, contiguous, on the host.
+        """
+        self._backend.synchronize()
+        return self._host_rows[buffer].clone(memory_format=torch.contiguous_format)
 
     def save(self, row: int, address: int) -> None:
         """Copy a row's STATE and INPUT out, in one copy, between replays.

@@ -246,6 +246,11 @@ class CudaArena(Arena):
         start = self._outputs.address + lane * self._outputs_pitch
         return start + place.offset - self._outputs_start
 
+    def pitch_bytes(self, buffer: str) -> int:
+        """Bytes from a buffer in one lane to the same buffer in the next."""
+        is_output = self._layout.by_name[buffer].spec.role is Role.OUTPUT
+        return self._outputs_pitch if is_output else self._layout.lane_bytes
+
     def locate(self, address: int) -> tuple[int, Placement, int] | None:
         """Say which byte of which buffer lies at an address, OUTPUT in host memory included."""
         outputs = self._outputs

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.backend import SlotRead, Slots
-from flashrt_ros.runtime.batch import extent_bytes, name_lanes, pitch_bytes, reach
+from flashrt_ros.runtime.batch import extent_bytes, name_lanes, reach
 from flashrt_ros.runtime.capture_guard import CaptureWatch
 from flashrt_ros.runtime.op_traits import OpTraits, argument_names, traits_of
 from flashrt_ros.runtime.spec import Placement, Role
@@ -243,7 +243,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, tensor: torch.Tensor, found: tuple[int, Placement, int], traits: OpTraits
     ) -> Window:
         lane, place, inside = found
-        pitch = pitch_bytes(self._arena, place.spec.name)
+        pitch = self._arena.pitch_bytes(place.spec.name)
         others, extent = reach(tensor, pitch)
         for touched in (lane, lane + others):
             if touched not in self._lanes:

@@ -14,7 +14,6 @@ from flashrt_ros.errors import (
 from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.batch import ROW_MASK, Batch, batch_views, lane_views, with_row_mask
-from flashrt_ros.runtime.cpu import CpuBackend
 from flashrt_ros.runtime.spec import ArenaLayout, BufferSpec, Role
 
 SPECS = (
@@ -40,46 +39,78 @@ class Failing:
 
 
 @pytest.fixture
-def backend() -> Iterator[Backend]:
-    with CpuBackend() as backend:
-        yield backend
-
-
-@pytest.fixture
 def arena(backend: Backend) -> Iterator[Arena]:
     """Five sealed lanes full of numbers."""
     with backend.create_arena(LAYOUT, num_lanes=5) as arena:
         arena.seal()
-        for lane in range(5):
-            for name, view in arena.views(lane).items():
-                if name != ROW_MASK:
-                    view.copy_(torch.arange(view.numel()).view(view.shape) + 10 * lane)
+        with backend.ordered():
+            for lane in range(5):
+                for name, view in arena.views(lane).items():
+                    if name != ROW_MASK:
+                        view.copy_(torch.arange(view.numel()).view(view.shape) + 10 * lane)
         yield arena
 
 
-def test_views_are_the_lanes_in_place(arena: Arena) -> None:
+def mask_of(batch: Batch) -> list[bool]:
+    with batch.backend.ordered():
+        mask: list[bool] = batch.views[ROW_MASK][:, 0].tolist()
+    return mask
+
+
+def test_views_are_the_lanes_in_place(backend: Backend, arena: Arena) -> None:
     views = batch_views(arena, range(1, 4))
-    for name, view in views.items():
-        assert view.shape == (3, *LAYOUT.by_name[name].spec.shape)
-        assert view.stride(0) * view.itemsize == LAYOUT.lane_bytes
-        for row, lane in enumerate(range(1, 4)):
-            own = arena.views(lane)[name]
-            assert view[row].data_ptr() == own.data_ptr()
-            assert torch.equal(view[row], own)
-    views["goal"][2].fill_(-1.0)
-    assert bool((arena.views(3)["goal"] == -1.0).all())
-    assert not bool((arena.views(4)["goal"] == -1.0).any())
+    with backend.ordered():
+        for name, view in views.items():
+            assert view.shape == (3, *LAYOUT.by_name[name].spec.shape)
+            assert view.stride(0) * view.itemsize == arena.pitch_bytes(name)
+            for row, lane in enumerate(range(1, 4)):
+                own = arena.views(lane)[name]
+                assert view[row].data_ptr() == own.data_ptr()
+                assert torch.equal(view[row], own)
+        views["goal"][2].fill_(-1.0)
+        assert bool((arena.views(3)["goal"] == -1.0).all())
+        assert not bool((arena.views(4)["goal"] == -1.0).any())
+
+
+def test_a_buffer_lies_at_one_pitch_from_lane_to_lane(arena: Arena) -> None:
+    for name in LAYOUT.by_name:
+        addresses = [arena.views(lane)[name].data_ptr() for lane in range(5)]
+        pitch = arena.pitch_bytes(name)
+        assert addresses == [addresses[0] + lane * pitch for lane in range(5)]
+    assert arena.pitch_bytes("memory") == LAYOUT.lane_bytes
+    first, second = (arena.host_address(lane, "out") for lane in (0, 1))
+    assert second - first == arena.pitch_bytes("out")
+
+
+def test_outputs_are_read_on_the_host(backend: Backend, arena: Arena) -> None:
+    batch = Batch(backend, arena, range(1, 4))
+    out = batch.read("out")
+    assert (out.device.type, out.dtype, out.is_contiguous()) == ("cpu", torch.uint8, True)
+    assert out.tolist() == [[lane * 10 + at for at in range(3)] for lane in range(1, 4)]
+    with backend.ordered():
+        batch.views["out"][1].fill_(7)
+    assert out[1].tolist() == [20, 21, 22]  # a copy
+    assert batch.read("out")[1].tolist() == [7, 7, 7]
+    with pytest.raises(KeyError):
+        batch.read("memory")
 
 
 def test_views_outlive_the_arena(backend: Backend) -> None:
     arena = backend.create_arena(LAYOUT, num_lanes=2)
     arena.seal()
     memory = batch_views(arena, range(2))["memory"]
-    memory.fill_(3.0)
+    batch = Batch(backend, arena, range(2))
+    size = LAYOUT.lane_bytes * 2
+    with backend.ordered():
+        memory.fill_(3.0)
+        batch.views["out"].fill_(5)
+    backend.synchronize()
     arena.close()
     del arena
-    filler = [torch.zeros(LAYOUT.lane_bytes * 2, dtype=torch.uint8) for _ in range(20)]
-    assert bool((memory == 3.0).all())
+    with backend.ordered():
+        filler = [torch.zeros(size, dtype=torch.uint8, device=backend.device) for _ in range(20)]
+        assert bool((memory == 3.0).all())
+    assert bool((batch.read("out") == 5).all())
     assert len(filler) == 20
 
 
@@ -126,12 +157,13 @@ def test_a_layout_without_a_mask_is_no_batch(backend: Backend) -> None:
 def test_a_selection_is_the_mask(backend: Backend, arena: Arena) -> None:
     batch = Batch(backend, arena, range(1, 5))
     assert batch.select([3, 0]) == (3, 0)
-    assert batch.views[ROW_MASK][:, 0].tolist() == [True, False, False, True]
+    assert mask_of(batch) == [True, False, False, True]
     assert batch.select(None) == (0, 1, 2, 3)
-    assert batch.views[ROW_MASK][:, 0].tolist() == [True] * 4
+    assert mask_of(batch) == [True] * 4
     assert batch.select([]) == ()
-    assert batch.views[ROW_MASK][:, 0].tolist() == [False] * 4
-    assert arena.views(0)[ROW_MASK].tolist() == [False]
+    assert mask_of(batch) == [False] * 4
+    with backend.ordered():
+        assert arena.views(0)[ROW_MASK].tolist() == [False]
 
 
 @pytest.mark.parametrize("rows", [[4], [-1], [0, 0]])
@@ -142,24 +174,27 @@ def test_rows_that_are_not_there_or_named_twice_are_refused(
     batch.select([2])
     with pytest.raises(SpecError):
         batch.select(rows)
-    assert batch.views[ROW_MASK][:, 0].tolist() == [False, False, True, False]
+    assert mask_of(batch) == [False, False, True, False]
 
 
 def test_a_row_is_saved_and_loaded_alone(backend: Backend, arena: Arena) -> None:
     batch = Batch(backend, arena, range(1, 4))
-    saved = {name: view.clone() for name, view in batch.views.items()}
+    with backend.ordered():
+        saved = {name: view.clone() for name, view in batch.views.items()}
     with backend.allocate_block(LAYOUT.capsule_bytes) as block:
         batch.save(1, block.address)
-        for view in batch.views.values():
-            view.zero_()
+        with backend.ordered():
+            for view in batch.views.values():
+                view.zero_()
         batch.load(1, block.address)
         backend.synchronize()
-    for name, view in batch.views.items():
-        role = LAYOUT.by_name[name].spec.role
-        for row in range(3):
-            is_back = row == 1 and role in (Role.STATE, Role.INPUT)
-            expected = saved[name][row] if is_back else torch.zeros_like(view[row])
-            assert torch.equal(view[row], expected), (name, row)
+    with backend.ordered():
+        for name, view in batch.views.items():
+            role = LAYOUT.by_name[name].spec.role
+            for row in range(3):
+                is_back = row == 1 and role in (Role.STATE, Role.INPUT)
+                expected = saved[name][row] if is_back else torch.zeros_like(view[row])
+                assert torch.equal(view[row], expected), (name, row)
 
 
 def test_a_row_that_is_not_there_is_not_copied(backend: Backend, arena: Arena) -> None:

@@ -25,10 +25,10 @@ PACKAGED_PLANNER = Path(__file__).with_name("weights") / "planner_lm"
 """Folder of the checkpoint that ships: config.json, model.safetensors, tokenizer.json."""
 
 PLANNER_PREFIX = (
-    "You move a pusher on a table that a camera sees from above.\n"
-    "Answer an instruction with subgoals for the pusher, in metres, then done.\n"
-    "The table is 0.512 wide and 0.512 deep: x grows to the right, y grows to the bottom.\n"
-    "A block may stand in the way: do not push it, go round it."
+    "You move a pusher on a table seen from above.\n"
+    "Answer with subgoals for the pusher in metres, then done.\n"
+    "The table is 0.512 wide and 0.512 deep: x grows to the right, y to the bottom.\n"
+    "A block may stand in the way: go round it."
 )
 """What every text of the model begins with; it was trained with no other."""
 

@@ -1,0 +1,264 @@
+"""Train the planner's language model on instructions about the table, on a CPU.
+
+    python -m flashrt_ros.sim.train_planner_lm --out planner_lm
+
+Draws every batch anew, and never a held-out instruction. Writes a checkpoint as its family
+publishes them: config.json, model.safetensors, tokenizer.json. Equal arguments on equal
+machines give equal weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+import safetensors.torch
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from flashrt_ros.models.hybrid_config import FULL, LINEAR, HybridConfig
+from flashrt_ros.models.planner_lm import PACKAGED_PLANNER, PLANNER_PREFIX
+from flashrt_ros.sim.instructions import sample_turn
+from flashrt_ros.sim.planner_network import PlannerNetwork
+from flashrt_ros.sim.planner_tokenizer import END, VOCAB_SIZE, train_tokenizer
+
+CONFIG: Mapping[str, object] = {
+    "model_type": "qwen3_5_text",
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "layer_types": [LINEAR, FULL, LINEAR, FULL],
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10_000.0,
+        "partial_rotary_factor": 0.5,
+    },
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "eos_token_id": 0,
+}
+"""``config.json`` of the model."""
+
+BATCH = 64
+"""Sequences of a step, of one turn to three."""
+
+_POOL = 16  # batches drawn at once and sorted by length, so that little is padding
+_TURNS, _TURN_SHARES = (1, 2, 3), (6, 3, 1)
+_TOKENIZER_TURNS = 20_000
+_TOKENIZER_PREFIX = 20  # every so many turns, so that the prefix too is made of whole words
+_IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """How long it is trained; all of it decides the weights.
+
+    Attributes:
+        seed: Of data and first weights.
+        steps: Of :data:`BATCH` sequences.
+        rate: Peak of the learning rate.
+    """
+
+    seed: int = 0
+    steps: int = 2000
+    rate: float = 4e-3
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedPlanner:
+    """A checkpoint before it is written.
+
+    Attributes:
+        network: Trained.
+        tokenizer: Of its texts.
+        loss: Mean over the last hundred steps, nats a token of the answers.
+    """
+
+    network: PlannerNetwork
+    tokenizer: Tokenizer
+    loss: float
+
+    def save(self, folder: Path, figures: Mapping[str, object]) -> None:
+        """Write the three files, making the folder where it is missing.
+
+        Args:
+            folder: Where they go.
+            figures: Of the training, kept as the weights' metadata.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(CONFIG, indent=2) + "\n"
+        (folder / "config.json").write_text(text, encoding="utf-8")
+        (folder / "tokenizer.json").write_text(self.tokenizer.to_str(), encoding="utf-8")
+        metadata = {"format": "pt", "training": json.dumps(dict(figures))}
+        path = folder / "model.safetensors"
+        safetensors.torch.save_file(self.network.tensors(), path, metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sequences of about one length.
+
+    Attributes:
+        tokens: ``int64[B, T]``, what follows the prefix.
+        wanted: ``int64[B, T]``, the token after each; -100 where none is asked for.
+    """
+
+    tokens: Tensor
+    wanted: Tensor
+
+
+def train(plan: TrainingPlan, progress: Progress) -> TrainedPlanner:
+    """Train tokenizer and model; the number of threads is the caller's.
+
+    Args:
+        plan: What to do.
+        progress: Started; gets a bar.
+    """
+    tokenizer = train_tokenizer(_tokenizer_texts(Random(f"{plan.seed} tokenizer")))
+    generator = torch.Generator().manual_seed(plan.seed)
+    network = PlannerNetwork(HybridConfig.from_json(CONFIG), generator)
+    prefix = torch.tensor([_encode(tokenizer, PLANNER_PREFIX)])
+    batches = sample_batches(Random(f"{plan.seed} turns"), tokenizer)
+    bar = progress.add_task("planner", total=plan.steps, loss=math.nan)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for p in network.parameters() if p.ndim > 1], "weight_decay": 0.02},
+            {"params": [p for p in network.parameters() if p.ndim == 1], "weight_decay": 0.0},
+        ],
+        lr=plan.rate,
+        betas=(0.9, 0.98),
+    )
+    losses: list[float] = []
+    for step in range(plan.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = _rate(step, plan)
+        optimizer.zero_grad()
+        loss = answer_loss(network, prefix, next(batches))
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        losses = [*losses[-99:], loss.item()]
+        progress.update(bar, advance=1, loss=sum(losses) / len(losses))
+    return TrainedPlanner(network, tokenizer, sum(losses) / len(losses))
+
+
+def answer_loss(network: PlannerNetwork, prefix: Tensor, batch: Batch) -> Tensor:
+    """Return the cross entropy of the answers' tokens, nats a token.
+
+    Args:
+        network: Gets the gradients.
+        prefix: ``int64[1, P]``, run once for all.
+        batch: What follows it.
+    """
+    _, states = network(prefix, network.start(), 0)
+    rows, _ = network(batch.tokens, states, prefix.shape[1])
+    is_asked = batch.wanted != _IGNORED
+    return cross_entropy(network.logits(rows[is_asked]), batch.wanted[is_asked])
+
+
+def sample_batches(random: Random, tokenizer: Tokenizer) -> Iterator[Batch]:
+    """Draw batches of training turns without end.
+
+    Args:
+        random: Source of chance; advanced.
+        tokenizer: Of the turns.
+    """
+    end = tokenizer.token_to_id(END)
+    assert end is not None
+    while True:
+        pool = [_sequence(random, tokenizer, end) for _ in range(_POOL * BATCH)]
+        pool.sort(key=lambda pair: len(pair[0]))
+        starts = list(range(0, len(pool), BATCH))
+        random.shuffle(starts)
+        for start in starts:
+            rows = pool[start : start + BATCH]
+            length = len(rows[-1][0])
+            tokens = torch.tensor([ids + [end] * (length - len(ids)) for ids, _ in rows])
+            wanted = torch.tensor([ids + [_IGNORED] * (length - len(ids)) for _, ids in rows])
+            yield Batch(tokens, wanted)
+
+
+def _sequence(random: Random, tokenizer: Tokenizer, end: int) -> tuple[list[int], list[int]]:
+    tokens: list[int] = []
+    wanted: list[int] = []
+    for _ in range(random.choices(_TURNS, _TURN_SHARES)[0]):
+        turn = sample_turn(random, held_out=False)
+        prompt, answer = _encode(tokenizer, turn.prompt), _encode(tokenizer, turn.answer)
+        tokens += prompt + answer
+        # The last token of the prompt asks for the first of the answer, "done" for the end.
+        wanted += [_IGNORED] * (len(prompt) - 1) + answer + [end]
+    return tokens, wanted
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _tokenizer_texts(random: Random) -> Iterator[str]:
+    for at in range(_TOKENIZER_TURNS):
+        turn = sample_turn(random, held_out=False)
+        yield turn.prompt + turn.answer
+        if not at % _TOKENIZER_PREFIX:
+            yield PLANNER_PREFIX
+
+
+def _rate(step: int, plan: TrainingPlan) -> float:
+    """Rise over 100 steps, then fall to a hundredth of the peak along a cosine."""
+    fall = 0.01 + 0.99 * (0.5 + 0.5 * math.cos(math.pi * step / plan.steps))
+    return plan.rate * min(1.0, (step + 1) / 100) * fall
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train from the command line and write the checkpoint."""
+    default = TrainingPlan()
+    parser = argparse.ArgumentParser(description="Train the planner's language model on a CPU.")
+    parser.add_argument("--out", type=Path, default=PACKAGED_PLANNER)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--steps", type=int, default=default.steps)
+    parser.add_argument("--rate", type=float, default=default.rate)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    plan = TrainingPlan(seed=options.seed, steps=options.steps, rate=options.rate)
+    began = time.monotonic()
+    with Progress(
+        TextColumn("{task.description:>14}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} loss {task.fields[loss]:.4f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    ) as progress:
+        trained = train(plan, progress)
+    figures = {
+        **asdict(plan),
+        "threads": options.threads,
+        "loss": round(trained.loss, 6),
+        "seconds": round(time.monotonic() - began),
+        "cpu_seconds": round(time.process_time()),
+        "torch": torch.__version__,
+    }
+    trained.save(options.out, figures)
+    print(f"wrote {options.out}: {figures}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

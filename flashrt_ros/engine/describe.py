@@ -7,8 +7,9 @@ from collections import Counter
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.keeping import Keeping
 from flashrt_ros.engine.ticks import Ticks
-from flashrt_ros.engine.timeline import Environment
+from flashrt_ros.engine.timeline import Environment, Timeline
 from flashrt_ros.runtime.spec import ChannelRole, ChannelSpec
 
 
@@ -63,7 +64,7 @@ def capsule_info(capsule: Capsule) -> protocol.CapsuleInfo:
         labels=capsule.labels,
         created_ns=capsule.created_ns,
         tick=capsule.position.tick,
-        position=capsule.position.queue_head,
+        position=capsule.position.num_positions or capsule.position.queue_head,
         num_bytes=capsule.num_bytes,
         tier=capsule.tier,
         pinned=capsule.pinned,
@@ -74,7 +75,7 @@ def capsule_info(capsule: Capsule) -> protocol.CapsuleInfo:
     )
 
 
-def tier_infos(core: Core) -> tuple[protocol.TierInfo, ...]:
+def tier_infos(core: Keeping) -> tuple[protocol.TierInfo, ...]:
     """Say what lies in every tier; a capsule counts in the fastest that holds it."""
     counts = Counter(capsule.tier for capsule in core.store)
     return tuple(
@@ -83,9 +84,9 @@ def tier_infos(core: Core) -> tuple[protocol.TierInfo, ...]:
     )
 
 
-def timeline_infos(core: Core) -> tuple[protocol.TimelineInfo, ...]:
+def timeline_infos(core: Keeping) -> tuple[protocol.TimelineInfo, ...]:
     """Say where every environment and branch stands."""
-    timelines = [*core.environments, *core.branches.values()]
+    timelines: list[Timeline] = [*core.environments, *core.branches.values()]
     return tuple(
         protocol.TimelineInfo(
             one.env_index,

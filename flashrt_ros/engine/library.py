@@ -14,9 +14,9 @@ from flashrt_ros.capsule.shelf import KEPT, SAVED
 from flashrt_ros.capsule.store import home_name, is_home, keeps
 from flashrt_ros.capsule.tiers import FilePlace, Residence
 from flashrt_ros.engine import protocol
-from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.describe import capsule_info, timeline_infos
-from flashrt_ros.engine.moves import Moves, own_home
+from flashrt_ros.engine.keeping import Holding, Keeping
+from flashrt_ros.engine.moves import own_home
 from flashrt_ros.engine.timeline import Environment
 from flashrt_ros.engine.waits import Answer, Done
 from flashrt_ros.errors import FlashrtError
@@ -39,7 +39,7 @@ class Library:
         moves: Finds capsules and lets them go.
     """
 
-    def __init__(self, core: Core, moves: Moves) -> None:
+    def __init__(self, core: Keeping, moves: Holding) -> None:
         self._core = core
         self._moves = moves
         self._storage = core.storage

@@ -57,6 +57,13 @@ def assemble(
             found=config.replan_threshold,
         )
     check_model(model)
+    if config.retarget and model.plan().retarget is None:
+        raise ConfigError(
+            f"model '{model.name}' can't be retargeted",
+            expected="a plan with a retarget node",
+            found="none",
+            fix="set the engine parameter 'retarget' to false",
+        )
     torch.set_num_threads(config.num_threads)
     with ExitStack() as undo:
         parts = _build(model, config, clock_ns, undo)
@@ -92,7 +99,10 @@ def _build(
     arena = backend.create_arena(layout, num_lanes=num_lanes)
     undo.callback(arena.close)
     arena.seal()
-    graphs = GraphSet(backend, model.programs(), arena, slots)
+    programs, between = dict(model.programs()), None
+    if config.retarget and (between := model.plan().retarget) is not None:
+        programs[between] = model.optional_programs()[between]
+    graphs = GraphSet(backend, programs, arena, slots)
     undo.callback(graphs.close)
     pool = LanePool(arena, graphs, num_standby=config.num_standby_lanes)
     fingerprint = fingerprint_of(model, layout, backend, config)
@@ -105,7 +115,7 @@ def _build(
         backend=backend,
         layout=layout,
         fingerprint=fingerprint,
-        plan=Plan(graphs, model.plan().nodes),
+        plan=Plan(graphs, model.plan().nodes, between=between),
         pool=pool,
         noise=noise,
         storage=storage,

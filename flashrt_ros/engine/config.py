@@ -45,6 +45,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         num_branch_lanes: Lanes for branches made by fork.
         replan_threshold: A tick that finds at most this many actions queued also makes
             the next chunk, beside them; 0 waits until the queue is empty.
+        retarget: Bend a chunk in the making to a goal committed meanwhile, from the next
+            plan node on, where the model can.
         rollback_depth: Boundaries kept per environment, newest first.
         rollback_every_ticks: Ticks between two of them; 0 keeps one for each chunk.
         rollback_tier: Memory they lie in: "device" or "host"; "" takes the fastest.
@@ -77,6 +79,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_standby_lanes: int = 1
     num_branch_lanes: int = 4
     replan_threshold: int = 0
+    retarget: bool = False
     rollback_depth: int = 8
     rollback_every_ticks: int = 0
     rollback_tier: Literal["", "device", "host"] = ""

@@ -116,13 +116,18 @@ class Core:
         if timeline.branch == ENVIRONMENT:
             self.sink.output(kind, provenance, index, payload)
 
-    def announce_goal(self, env: Environment, goal: SlotMeta) -> None:
-        """Publish that an environment latched a goal it had not read before."""
+    def announce_goal(self, env: Environment, goal: SlotMeta, node: int) -> None:
+        """Publish that an environment latched a goal it had not read before.
+
+        ``node`` is the plan's node before which that was, 0 at its beginning.
+        """
         detail = (
             f"sequence={goal.sequence} source_sequence={goal.source_sequence} "
             f"stamp_ns={goal.stamp_ns} committed_ns={goal.committed_ns} "
             f"latched_ns={self.clock_ns()}"
         )
+        if node:
+            detail += f" node={node}"
         self.emit(EventKind.GOAL, env, detail=detail)
 
     def emit(

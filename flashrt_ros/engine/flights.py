@@ -26,6 +26,7 @@ class Flight:
         elapsed: Ticks since its latch, as its commit node will find them.
         busy_ns: Time that the device worked on it, engine clock.
         provenance: Of its chunk, once the commit node is submitted.
+        bent_at: Node before which the goal was latched again last, 0 for never.
     """
 
     timeline: Timeline
@@ -36,6 +37,7 @@ class Flight:
     elapsed: int = 0
     busy_ns: int = 0
     provenance: Provenance | None = None
+    bent_at: int = 0
     _nodes: deque[tuple[Fence, int]] = field(default_factory=deque)
     _settled_ns: int = 0
 
@@ -70,6 +72,16 @@ class Flight:
             return False
         is_commit = self.run.index == self.run.plan.commit
         return len(self._nodes) < (1 if is_commit else MAX_NODES)
+
+    @property
+    def can_bend(self) -> bool:
+        """Whether the goal may be latched again before the next node.
+
+        Once before each, so that a planner that never rests can't hold the plan up; not
+        before the commit, which would only rename what was made under the old goal.
+        """
+        run = self.run
+        return run.plan.between is not None and self.bent_at < run.index < run.plan.commit
 
     @property
     def last_fence(self) -> Fence:

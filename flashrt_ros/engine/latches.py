@@ -66,8 +66,9 @@ class Latches:
                 expected="one at most",
                 found=", ".join(goals),
             )
-        self.on_goal: Callable[[Environment, SlotMeta], None] = _ignore
-        """Called when an environment latches a goal it has not read before."""
+        self.on_goal: Callable[[Environment, SlotMeta, int], None] = _ignore
+        """Called when an environment latches a goal it has not read before, and before which
+        node of its plan: 0 at the beginning of one, or between plans."""
         self.num_latches = 0
         self.torn_reads = 0
         self._backend = backend
@@ -298,13 +299,7 @@ class Latches:
                 self._take_pending(env, name, channel)
             if timeline is not env and self.specs[name].role is ChannelRole.OBSERVATION:
                 self.share(env, timeline, name)
-            latched = timeline.latched[name]
-            index = latched.slot
-            staging = self._staging.get(name)
-            if staging is not None:
-                self._backend.copy(staging.address, channel.slot_address(index), channel.slot_bytes)
-                index = 0
-            bindings[slot_binding(name)] = index
+            bindings[slot_binding(name)] = self._row(timeline, name)
         self.num_latches += 1
         return bindings
 
@@ -312,6 +307,39 @@ class Latches:
         """Keep what a timeline has latched from its writers until a fence is done."""
         for latched in timeline.latched.values():
             latched.fence = fence
+
+    def can_take_goal(self, timeline: Timeline) -> bool:
+        """Tell whether a plan under way may go on under a goal committed since its latch.
+
+        Only once the device has read the goal that it has: then nothing reads the binding.
+        """
+        return (
+            not isinstance(timeline, Branch)
+            and any(self._has_pending(timeline, name) for name in self._goals)
+            and all(timeline.latched[name].fence.is_done for name in self._goals)
+        )
+
+    def take_goal(self, env: Environment, *, node: int) -> dict[str, int]:
+        """Take the newest goal for the plan under way, as :meth:`latch` did at its beginning.
+
+        Args:
+            env: Whose.
+            node: Of the plan, that runs next.
+
+        Returns:
+            What the goal's slot binding is to hold.
+        """
+        bindings: dict[str, int] = {}
+        for name in self._goals:
+            self._take_pending(env, name, self._channels[name], node)
+            bindings[slot_binding(name)] = self._row(env, name)
+        self.num_latches += 1
+        return bindings
+
+    def note_goal_read(self, env: Environment, fence: Fence) -> None:
+        """Keep the goal that was taken last from its writer until a fence is done."""
+        for name in self._goals:
+            env.latched[name].fence = fence
 
     def share(self, source: Timeline, target: Timeline, name: str) -> None:
         """Let one timeline read the slot that another has latched."""
@@ -427,15 +455,25 @@ class Latches:
             return False
         return self.channel(name).pending(timeline.env_index) is not None
 
-    def _take_pending(self, env: Environment, name: str, channel: Channel) -> None:
+    def _row(self, timeline: Timeline, name: str) -> int:
+        """Return where graphs find what a timeline has latched, after staging it if need be."""
+        slot = timeline.latched[name].slot
+        staging = self._staging.get(name)
+        if staging is None:
+            return slot
+        channel = self._channels[name]
+        self._backend.copy(staging.address, channel.slot_address(slot), channel.slot_bytes)
+        return 0
+
+    def _take_pending(self, env: Environment, name: str, channel: Channel, node: int = 0) -> None:
         if channel.pending(env.env_index) is None:
             return
         self.unlatch(env, name)
         slot = channel.latch(env.env_index)
         env.latched[name] = self.hold(name, slot, channel.meta(slot))
         if self.specs[name].role is ChannelRole.GOAL:
-            self.on_goal(env, channel.meta(slot))
+            self.on_goal(env, channel.meta(slot), node)
 
 
-def _ignore(env: Environment, meta: SlotMeta) -> None:
+def _ignore(env: Environment, meta: SlotMeta, node: int) -> None:
     """Tell nobody."""

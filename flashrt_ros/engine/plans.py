@@ -20,7 +20,13 @@ from flashrt_ros.engine.protocol import (
     Stepped,
 )
 from flashrt_ros.engine.stats import Stats
-from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline, origin_of
+from flashrt_ros.engine.timeline import (
+    ENVIRONMENT,
+    Environment,
+    Timeline,
+    origin_of,
+    origin_under,
+)
 from flashrt_ros.errors import AbandonedError, ConfigError, DeviceLostError, FlashrtError
 from flashrt_ros.models.base import ACTION, CHUNK, ELAPSED, GOAL_SEQUENCE_IN, NOISE_SLOT
 from flashrt_ros.runtime.plan import PlanRun
@@ -121,8 +127,10 @@ class Plans:
                     self.fail(timeline, step, error)
             return self.has_work
         flight.settle(self._core.clock_ns())
-        if flight.can_submit and not self._submit(flight):
-            return self.has_work
+        if flight.can_submit:
+            bends = flight.can_bend and self._core.latches.can_take_goal(flight.timeline)
+            if not (self._bend(flight) if bends else self._submit(flight)):
+                return self.has_work
         # the commit comes first: pops behind it are of its chunk
         if flight.is_landed:
             self._land()
@@ -205,17 +213,40 @@ class Plans:
 
     def _submit(self, flight: Flight) -> bool:
         """Submit the next node; returns whether the flight goes on."""
+        if not self._submit_graph(flight, flight.run.submit_next):
+            return False
+        if flight.run.is_done:
+            self._note_commit(flight)
+        flight.settle(self._core.clock_ns())
+        return True
+
+    def _bend(self, flight: Flight) -> bool:
+        """Latch the newest goal for the chunk in the making; returns whether the flight goes on."""
+        core, timeline = self._core, flight.timeline
+        env = core.environments[timeline.env_index]
+        flight.bent_at = flight.run.index
+        bindings = core.latches.take_goal(env, node=flight.bent_at)
+        goal = core.latches.goal_of(env)
+        assert goal is not None
+        flight.origin = origin_under(flight.origin, goal)
+        bindings[GOAL_SEQUENCE_IN] = goal.sequence
+        for name, value in bindings.items():
+            core.bindings.write_one(timeline.lane, name, value)
+        if not self._submit_graph(flight, flight.run.submit_between):
+            return False
+        core.latches.note_goal_read(env, flight.last_fence)
+        flight.settle(core.clock_ns())
+        return True
+
+    def _submit_graph(self, flight: Flight, submit: Callable[[], object]) -> bool:
         before = self._core.clock_ns()
         try:
-            is_committed = flight.run.submit_next()
+            submit()
         except FlashrtError as error:
             self._land()
             self.fail(flight.timeline, flight.step, error)
             return False
         flight.submit(self._core.backend.fence(), before)
-        if is_committed:
-            self._note_commit(flight)
-        flight.settle(self._core.clock_ns())
         return True
 
     def _land(self) -> None:

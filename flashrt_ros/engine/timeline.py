@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flashrt_ros.capsule.capsule import Capsule, Origin, Position
 from flashrt_ros.engine.channels import SlotMeta
@@ -137,12 +137,20 @@ class Environment(Timeline):
 
 def origin_of(goal: SlotMeta | None, observation: SlotMeta | None, tick: int) -> Origin:
     """Note what a plan that latched these at ``tick`` is made from."""
-    return Origin(
-        goal_sequence=goal.sequence if goal else 0,
-        goal_source_sequence=goal.source_sequence if goal else 0,
-        goal_stamp_ns=goal.stamp_ns if goal else 0,
-        goal_expires_ns=goal.expires_ns if goal else 0,
+    origin = Origin(
         observation_sequence=observation.sequence if observation else 0,
         observation_stamp_ns=observation.stamp_ns if observation else 0,
         latched_tick=tick,
+    )
+    return origin_under(origin, goal) if goal else origin
+
+
+def origin_under(origin: Origin, goal: SlotMeta) -> Origin:
+    """Note that a plan goes on under another goal."""
+    return replace(
+        origin,
+        goal_sequence=goal.sequence,
+        goal_source_sequence=goal.source_sequence,
+        goal_stamp_ns=goal.stamp_ns,
+        goal_expires_ns=goal.expires_ns,
     )

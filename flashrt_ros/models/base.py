@@ -49,6 +49,9 @@ class PolicyPlan:
         commit: Last node: the only one that writes STATE, INPUT and OUTPUT.
         pop: Takes one action from the queue, counts the tick. Writes STATE and OUTPUT.
         flush: Empties the queue. Writes STATE.
+        retarget: Reads the goal's slot again, and bends what was made so far to it; may run
+            once before any of ``steps``. Writes SCRATCH only. None where the model can't;
+            its program is one of :meth:`PolicyModel.optional_programs`.
     """
 
     latch: ShapeKey
@@ -56,6 +59,7 @@ class PolicyPlan:
     commit: ShapeKey
     pop: ShapeKey
     flush: ShapeKey
+    retarget: ShapeKey | None = None
 
     @property
     def nodes(self) -> tuple[ShapeKey, ...]:
@@ -112,6 +116,14 @@ class PolicyModel(abc.ABC):
     @abc.abstractmethod
     def programs(self) -> Mapping[ShapeKey, Program]:
         """Return one program for each key of the plan."""
+
+    def optional_programs(self) -> Mapping[ShapeKey, Program]:
+        """Return the programs that an engine captures only where it is told to.
+
+        One for ``plan().retarget``, if there is one. They are no part of the fingerprint:
+        what a lane holds means the same with and without them.
+        """
+        return {}
 
     @abc.abstractmethod
     def plan(self) -> PolicyPlan:

@@ -78,6 +78,20 @@ def check_model(model: PolicyModel) -> None:
             expected="one for each key of its plan",
             found=", ".join(map(str, programs)) or "none",
         )
+    optional = model.optional_programs()
+    if plan.retarget is not None and plan.retarget not in optional:
+        raise SpecError(
+            f"model '{model.name}' has no program for {plan.retarget}",
+            expected="one of optional_programs()",
+            found=", ".join(map(str, optional)) or "none",
+        )
+    taken = sorted(map(str, programs.keys() & optional.keys()))
+    if taken:
+        raise SpecError(
+            f"model '{model.name}' has two programs for one key",
+            expected="other keys in optional_programs() than in programs()",
+            found=", ".join(taken),
+        )
 
 
 def _require(

@@ -78,6 +78,7 @@ _ENCODE: ShapeKey = ("encode",)
 _COMMIT: ShapeKey = ("commit",)
 _POP: ShapeKey = ("pop",)
 _FLUSH: ShapeKey = ("flush",)
+_RETARGET: ShapeKey = ("retarget",)
 _LENGTH_WEIGHT = 0.1  # how much a metre of way weighs against a metre of distance left
 
 _BUFFERS = (
@@ -217,11 +218,20 @@ class FlowPolicy(PolicyModel):
             _FLUSH: flush,
         }
 
+    def optional_programs(self) -> Mapping[ShapeKey, Program]:
+        """Return what bends a chunk in the making to another goal."""
+        return {_RETARGET: self._retarget}
+
     def plan(self) -> PolicyPlan:
-        """Return latch, encode, the denoise steps and commit; pop and flush."""
+        """Return latch, encode, the denoise steps and commit; pop and flush; retarget."""
         steps: tuple[ShapeKey, ...] = tuple(("denoise", i) for i in range(NUM_STEPS))
         return PolicyPlan(
-            latch=_LATCH, steps=(_ENCODE, *steps), commit=_COMMIT, pop=_POP, flush=_FLUSH
+            latch=_LATCH,
+            steps=(_ENCODE, *steps),
+            commit=_COMMIT,
+            pop=_POP,
+            flush=_FLUSH,
+            retarget=_RETARGET,
         )
 
     def initial_state(self) -> Mapping[str, Tensor]:
@@ -273,6 +283,19 @@ class FlowPolicy(PolicyModel):
         )
         buffers["features"].copy_(features)
         buffers["frame"].copy_(frame)
+        buffers["condition"].copy_(condition)
+
+    def _retarget(self, buffers: Buffers, slots: Slots) -> None:
+        """Condense under the goal that its slot holds now; the image is not encoded again."""
+        index = buffers[slot_binding("goal")]
+        torch.index_select(slots["goal.values"], 0, index, out=buffers["latched_goal"])
+        condition = self._network.condition(
+            buffers["frame"],
+            buffers["latched_agent_pos"],
+            buffers["latched_goal"],
+            buffers["history"][None],
+            buffers["tail"][None],
+        )
         buffers["condition"].copy_(condition)
 
     def _denoise(self, step: int) -> Program:

@@ -98,6 +98,10 @@ class MinimalPolicy(PolicyModel):
         """Return the INPUT buffer of each slot field."""
         return {"goal.values": "goal", "observation.position": "position"}
 
+    def optional_programs(self) -> Mapping[ShapeKey, Program]:
+        """Return what takes another goal between two steps."""
+        return {("retarget",): _latch_goal}
+
     def plan(self) -> PolicyPlan:
         """Return latch, three steps and commit."""
         return PolicyPlan(
@@ -106,6 +110,7 @@ class MinimalPolicy(PolicyModel):
             commit=("commit",),
             pop=("pop",),
             flush=("flush",),
+            retarget=("retarget",),
         )
 
     def programs(self) -> Mapping[ShapeKey, Program]:
@@ -140,6 +145,11 @@ def _latch(buffers: Buffers, slots: Slots) -> None:
     ):
         buffers[target].copy_(slots[source].index_select(0, buffers[index])[0])
     buffers["path"].copy_(buffers["position_latched"] + 0.05 * buffers["noise_latched"])
+
+
+def _latch_goal(buffers: Buffers, slots: Slots) -> None:
+    goal = slots["goal.values"].index_select(0, buffers[slot_binding("goal")])
+    buffers["goal_latched"].copy_(goal[0])
 
 
 def _step(buffers: Buffers, slots: Slots) -> None:

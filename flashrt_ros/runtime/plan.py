@@ -21,15 +21,23 @@ class Plan:
         graphs: Where the nodes are captured.
         nodes: Their keys, in order.
         commit: Place of the commit node, which must be the last; None takes the last.
+        between: Key of a graph that may run between two nodes, see
+            :meth:`PlanRun.submit_between`; it may write SCRATCH only.
 
     Raises:
         SpecError: There are no nodes, the commit node is not the last, or another node
-            writes STATE or INPUT: the message names the node and the buffers.
+            writes STATE or INPUT, or the graph between them anything but SCRATCH: the message
+            names the node and the buffers.
         UnknownShapeKeyError: A node is not captured.
     """
 
     def __init__(
-        self, graphs: GraphSet, nodes: Sequence[ShapeKey], commit: int | None = None
+        self,
+        graphs: GraphSet,
+        nodes: Sequence[ShapeKey],
+        commit: int | None = None,
+        *,
+        between: ShapeKey | None = None,
     ) -> None:
         if not nodes:
             raise SpecError("a plan has no nodes", expected="at least a commit node")
@@ -53,7 +61,20 @@ class Plan:
                     fix="write to SCRATCH, and copy from there in the commit node",
                 )
         graphs.graph(0, nodes[last])
+        if between is not None:
+            written = sorted(
+                name
+                for name in graphs.graph(0, between).written_buffers
+                if by_name[name].spec.role is not Role.SCRATCH
+            )
+            if written:
+                raise SpecError(
+                    f"{between} may not run between the nodes of a plan",
+                    expected="writes to SCRATCH only",
+                    found=f"writes to {', '.join(written)}",
+                )
         self._nodes = tuple(nodes)
+        self._between = between
         self._graphs = graphs
 
     @property
@@ -66,6 +87,11 @@ class Plan:
         """Place of the commit node."""
         return len(self._nodes) - 1
 
+    @property
+    def between(self) -> ShapeKey | None:
+        """Key of the graph that may run between two nodes, None where there is none."""
+        return self._between
+
     def shares_nothing_with(self, key: ShapeKey) -> bool:
         """Tell whether a graph may run beside the nodes before the commit.
 
@@ -75,7 +101,8 @@ class Plan:
             UnknownShapeKeyError: Nothing is captured under this key.
         """
         other = self._graphs.graph(0, key)
-        nodes = [self._graphs.graph(0, node) for node in self._nodes[: self.commit]]
+        keys = self._nodes[: self.commit] + ((self._between,) if self._between else ())
+        nodes = [self._graphs.graph(0, key) for key in keys]
         return not any(
             node.written_buffers & other.touched_buffers
             or node.touched_buffers & other.written_buffers
@@ -138,19 +165,35 @@ class PlanRun:
             UnknownShapeKeyError: The node was evicted meanwhile.
             BackendError: The node failed; the run is over.
         """
+        self._submit(self._plan.nodes[self._index] if not self.is_done else None)
+        self._index += 1
+        return self.is_done
+
+    def submit_between(self) -> None:
+        """Submit the plan's graph between two nodes, before the one that is next.
+
+        Raises:
+            AbandonedError: The run was abandoned, or a node of it failed before.
+            SpecError: The run is done, or the plan has no such graph.
+            LanePoisonedError: The lane was poisoned meanwhile.
+            BackendError: The graph failed; the run is over.
+        """
+        if self._plan.between is None:
+            raise SpecError("the plan has no graph that may run between its nodes")
+        self._submit(self._plan.between if not self.is_done else None)
+
+    def _submit(self, key: ShapeKey | None) -> None:
         if self._ended:
             raise AbandonedError(
                 f"a plan can't go on at node {self._index}", found=f"it {self._ended}"
             )
-        if self.is_done:
+        if key is None:
             raise SpecError("a plan has no node left", found=f"{self._index} nodes submitted")
         try:
-            self._lane.replay(self._plan.nodes[self._index])
+            self._lane.replay(key)
         except BaseException as error:
             self._ended = f"failed there with {type(error).__name__}"
             raise
-        self._index += 1
-        return self.is_done
 
     def abandon(self) -> None:
         """Leave the run; STATE and INPUT stay those of the last boundary.

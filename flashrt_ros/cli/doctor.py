@@ -15,6 +15,7 @@ from rich.text import Text
 
 import flashrt_ros
 from flashrt_ros.cli.consoles import make_console
+from flashrt_ros.cli.doctor_device import check_device
 from flashrt_ros.cli.doctor_engines import check_engines
 from flashrt_ros.cli.doctor_machine import check_kernel, check_limits, check_machine
 from flashrt_ros.cli.doctor_software import check_ros, check_software
@@ -26,6 +27,7 @@ CHECKS: tuple[Callable[[], list[Row]], ...] = (
     check_machine,
     check_limits,
     check_kernel,
+    check_device,
     check_engines,
 )
 """In the order they are shown."""

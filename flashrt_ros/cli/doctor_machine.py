@@ -20,7 +20,6 @@ LIMITS = "limits"
 KERNEL = "kernel"
 
 MIN_FILES = 1024
-MIN_LOCKED_BYTES = 64 << 20
 MIN_SHM_BYTES = 64 << 20
 MIN_MEMORY_BYTES = 1 << 30
 
@@ -91,11 +90,8 @@ def governor_row(folder: Path) -> Row:
 
 def memory_row(file: Path) -> Row:
     """Judge the memory that is free."""
-    for line in file.read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) << 10
-            break
-    else:
+    available = available_bytes(file)
+    if available is None:
         return Row(MACHINE, "memory", Status.OK, "not shown")
     found = f"{available // _MIB} MiB available"
     if available >= MIN_MEMORY_BYTES:
@@ -108,6 +104,18 @@ def memory_row(file: Path) -> Row:
         "an engine takes about 0.4 GiB, and its memory is not locked",
         "free memory, or use fewer lanes and a smaller capsule_quota_bytes",
     )
+
+
+def available_bytes(file: Path) -> int | None:
+    """Read ``MemAvailable``, None where it is not shown.
+
+    Args:
+        file: ``/proc/meminfo``.
+    """
+    for line in file.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return None
 
 
 def huge_pages_row(file: Path) -> Row:
@@ -161,9 +169,7 @@ def check_limits() -> list[Row]:
             resource.getrlimit(resource.RLIMIT_RTPRIO)[0],
             has_capability(Path("/proc/self/status"), _CAP_SYS_NICE),
         ),
-        locked_memory_row(
-            resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], has_gpu=Path("/dev/nvidiactl").exists()
-        ),
+        locked_memory_row(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         files_row(*resource.getrlimit(resource.RLIMIT_NOFILE), linux.num_fds()),
     ]
 
@@ -192,19 +198,9 @@ def priority_row(limit: int, is_capable: bool) -> Row:
     )
 
 
-def locked_memory_row(limit: int, *, has_gpu: bool) -> Row:
-    """Judge how much memory may be locked; the CPU locks none."""
-    found = _limit(limit, _MIB, " MiB")
-    if not has_gpu or limit == resource.RLIM_INFINITY or limit >= MIN_LOCKED_BYTES:
-        return Row(LIMITS, "memlock", Status.OK, found)
-    return Row(
-        LIMITS,
-        "memlock",
-        Status.WARN,
-        found,
-        "a device that maps slot rings locks them, and is refused",
-        "add '@realtime - memlock unlimited' to /etc/security/limits.d",
-    )
+def locked_memory_row(limit: int) -> Row:
+    """Report how much memory may be locked; the CPU locks none, a device is asked itself."""
+    return Row(LIMITS, "memlock", Status.OK, _limit(limit, _MIB, " MiB"))
 
 
 def files_row(soft: int, hard: int, num_open: int) -> Row:

@@ -68,8 +68,6 @@ def check_software(version: Version = installed_version) -> list[Row]:
     rows += [library_row(name, version(name)) for name in REQUIRED]
     rows += [_demo_library(name, version(name)) for name in DEMO]
     rows.append(weights_row(Path(flashrt_ros.__file__).parent / "models" / "weights"))
-    if version("torch"):
-        rows.append(_device())
     return rows
 
 
@@ -155,16 +153,6 @@ def weights_row(folder: Path) -> Row:
         "the packaged policy can't be loaded",
         "install the package again, or name a file with --weights",
     )
-
-
-def _device() -> Row:
-    import torch
-
-    found = f"cpu, {torch.get_num_threads()} intra-op threads"
-    if torch.cuda.is_available():
-        name = torch.cuda.get_device_name(0)
-        return Row(SOFTWARE, "device", Status.OK, f"{found}; {name} is there and not used")
-    return Row(SOFTWARE, "device", Status.OK, found)
 
 
 # ROS -----------------------------------------------------------------------------------------

@@ -93,9 +93,12 @@ class Room:
             NotYet: They are.
             CapsuleQuotaError: Pins leave no room to fetch them into.
         """
-        if not capsule.residence.is_in_memory:
+        residence = capsule.residence
+        if not residence.is_in_memory:
             self.check_claimable(self.lowest)
             self._want(capsule)
+        if residence.last_use == self._num_uses:
+            return  # used last already, so that nothing moves
         self.note_use(capsule)
         if capsule.tier != self.tiers[0].name and not capsule.is_automatic:
             self.climbing[capsule.id] = None

@@ -25,6 +25,7 @@ from flashrt_ros.engine.logs import LossyHandler
 from flashrt_ros.engine.server import EngineServer
 from flashrt_ros.errors import (
     ConfigError,
+    DeviceLostError,
     FlashrtError,
     ParameterTypeError,
     UnknownModelError,
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("flashrt_ros.engine")
 
+FAILURE = 1
+"""Exit code where the engine could not start, or can't be relied on any more."""
+
+DEVICE_LOST = 3
+"""Exit code after an error that the device's context does not survive: start it anew."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run an engine until a signal or a client's stop.
@@ -44,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     connect; everything else goes to standard error.
 
     Returns:
-        0 after a stop, 1 when it could not start.
+        0 after a stop, :data:`FAILURE` when it could not start, :data:`DEVICE_LOST`.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(
@@ -55,20 +62,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stopper = _Stopper()
     stopper.install()
     try:
-        config = read_config(options.config, name=options.name)
+        config = read_config(options.config, name=options.name, device=options.device)
         serve(config, stopper, factory=options.model_factory, ready_fd=options.ready_fd)
     except FlashrtError as error:
         print(f"flashrt_ros.engine: {error.name}: {error}", file=sys.stderr)
-        return 1
+        return DEVICE_LOST if isinstance(error, DeviceLostError) else FAILURE
     return 0
 
 
-def read_config(file: str, *, name: str = "") -> EngineConfig:
+def read_config(file: str, *, name: str = "", device: str = "") -> EngineConfig:
     """Read a configuration from a YAML or JSON file.
 
     Args:
         file: Its path; "-" for standard input, "" for the defaults.
         name: Takes the place of the file's name for the engine, unless "".
+        device: Takes the place of the file's device, unless "".
 
     Raises:
         ConfigError: The file can't be read, or is no mapping.
@@ -99,7 +107,8 @@ def read_config(file: str, *, name: str = "") -> EngineConfig:
                 expected=" or ".join(close) or ", ".join(known),
             )
     try:
-        return msgspec.convert({**values, "name": name} if name else values, EngineConfig)
+        told = {key: value for key, value in (("name", name), ("device", device)) if value}
+        return msgspec.convert({**values, **told}, EngineConfig)
     except msgspec.ValidationError as error:
         raise ParameterTypeError("the engine's configuration can't be used", found=error) from error
 
@@ -138,6 +147,7 @@ def serve(
 
     Raises:
         EngineRunningError: An engine of this name runs.
+        DeviceLostError: The device's context is gone; the process must end.
         FlashrtError: The model can't be built or captured.
     """
     # The name first: a second engine is refused before it loads anything.
@@ -146,7 +156,12 @@ def serve(
 
         with (
             Engine(load_model(config, factory), config) as engine,
-            EngineServer(engine, address, poll_reserve_us=config.poll_reserve_us) as server,
+            EngineServer(
+                engine,
+                address,
+                poll_reserve_us=config.poll_reserve_us,
+                busy_poll_us=config.busy_poll_us,
+            ) as server,
         ):
             if config.rt_priority:
                 request_priority(config.rt_priority)
@@ -216,6 +231,7 @@ def _parser() -> argparse.ArgumentParser:
         help="parameters as a YAML or JSON mapping; '-' reads standard input",
     )
     parser.add_argument("--name", default="", help="engine name, instead of the file's")
+    parser.add_argument("--device", default="", help="cpu, cuda or cuda:N, instead of the file's")
     parser.add_argument(
         "--model-factory",
         default="",

@@ -26,6 +26,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "refill_delay_ms": (0.0, 10_000.0),
     "refill_slice_bytes": (4096, 1 << 32),
     "poll_reserve_us": (0, 1_000_000),
+    "busy_poll_us": (0, 10_000_000),
     "rt_priority": (0, 99),
     "num_threads": (1, 256),
 }
@@ -63,6 +64,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         refill_delay_ms: Pause between a flip and the refill of the lane it left, ms.
         refill_slice_bytes: Bytes copied at a time by a refill.
         poll_reserve_us: No refill slice starts nearer than this to a tick, us.
+        busy_poll_us: How long the loop goes on looking at its sockets without a pause after
+            it served something, us; 0 sleeps at once. It keeps a core awake.
         rt_priority: SCHED_FIFO priority, 0 for none.
         num_threads: Intra-op threads; changing it changes the bytes.
         socket_group: Group that may connect besides the user, "" for none.
@@ -94,6 +97,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     refill_delay_ms: float = 3.0
     refill_slice_bytes: int = 1 << 20
     poll_reserve_us: int = 600
+    busy_poll_us: int = 0
     rt_priority: int = 0
     num_threads: int = 1
     socket_group: str = ""

@@ -151,6 +151,8 @@ class Plans:
         """
         boundary = -1
         flight = self._flight
+        if flight is None and not self._pops and not self._ready:
+            return boundary
         if flight is not None and flight.timeline is timeline:
             boundary = flight.run.index
             flight.run.abandon()

@@ -46,6 +46,7 @@ class EngineServer:
         engine: Served; its sink is set. Not owned: close it after the server.
         address: The claim on the name; starts to listen here, is closed with the server.
         poll_reserve_us: No background slice starts nearer than this to a deadline, us.
+        busy_poll_us: How long to go on looking for messages without a pause after one, us.
         clock_ns: CLOCK_MONOTONIC, and the engine's clock.
     """
 
@@ -55,6 +56,7 @@ class EngineServer:
         address: EngineSocket,
         *,
         poll_reserve_us: int = 600,
+        busy_poll_us: int = 0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._engine = engine
@@ -71,6 +73,8 @@ class EngineServer:
         self._is_accepting = True
         self._armed_ns: int | None = None
         self._waiting_ns = 0
+        self._busy_poll_ns = busy_poll_us * 1000
+        self._served_ns = 0
         self._timer_fd = linux.create_timer()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._listener = address.listen()
@@ -144,6 +148,8 @@ class EngineServer:
         has_background = self._has_background()
         is_busy = engine.has_work or has_background or self._is_spinning()
         events = self._poll.poll(0 if is_busy else self._sleep_ms())
+        if events:
+            self._served_ns = self._clock_ns()
         self._run_deadline()
         is_calling = False
         for fd, mask in events:
@@ -164,11 +170,13 @@ class EngineServer:
         self._outputs.deliver_events()
 
     def _is_spinning(self) -> bool:
-        """Whether to ask the device again at once: for as long as a pop takes, no longer."""
+        """Whether to look again at once: for the next message, or for the end of a pop."""
+        now_ns = self._clock_ns()
+        if now_ns - self._served_ns < self._busy_poll_ns:
+            return True
         if not self._engine.is_waiting:
             self._waiting_ns = 0
             return False
-        now_ns = self._clock_ns()
         if not self._waiting_ns:
             self._waiting_ns = now_ns
         return now_ns - self._waiting_ns < SPIN_NS

@@ -138,7 +138,7 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return EngineConfig(
             name=self.name,
             num_environments=self.num_environments,
-            num_branch_lanes=0,
+            num_branch_lanes=self.num_environments,  # a turn is kept before an old one goes
             rollback_depth=self.rollback_depth,
             interrupt_depth=self.interrupt_depth,
             capsule_quota_bytes=self.capsule_quota_bytes,

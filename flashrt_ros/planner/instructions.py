@@ -1,0 +1,134 @@
+"""From a request to what a turn shall be; judges everything, changes nothing."""
+
+from __future__ import annotations
+
+from flashrt_ros.engine import protocol
+from flashrt_ros.engine.core import check_seed
+from flashrt_ros.errors import (
+    ParameterRangeError,
+    PayloadRangeError,
+    PayloadShapeError,
+    PayloadTypeError,
+    SpecError,
+)
+from flashrt_ros.planner.core import PlannerCore
+from flashrt_ros.planner.scorers import find_scorer
+from flashrt_ros.planner.turn import TurnSpec
+
+MODES = ("new", "append")
+"""From a prefix or named capsule, or after the turn before."""
+
+
+def read_instruction(
+    core: PlannerCore, request: protocol.Instruct, *, default_seed: int, num_before: int
+) -> TurnSpec:
+    """Return what a turn shall be.
+
+    Args:
+        core: The engine's parts.
+        request: As it came.
+        default_seed: Where it names none.
+        num_before: Tokens of the text that it goes on from.
+
+    Raises:
+        PayloadShapeError: No text, or more than the arena has room for: says both figures.
+        PayloadTypeError: No UTF-8.
+        PayloadRangeError: A part or token that the tokenizer or model lacks, or a seed out
+            of range.
+        ParameterRangeError: No plan fits in ``max_tokens``, or no token can be drawn at
+            the temperature.
+        SpecError: The request contradicts itself.
+        UnsupportedError: No scorer of this name.
+    """
+    config = core.config
+    if request.mode not in MODES:
+        raise SpecError(
+            "a turn can't begin so", expected=" or ".join(MODES), found=repr(request.mode)
+        )
+    max_tokens = request.max_tokens or config.max_tokens
+    core.constraint.check_budget(max_tokens)
+    temperature = config.temperature if request.temperature == -1.0 else request.temperature
+    if not 0.0 <= temperature < float("inf"):
+        raise ParameterRangeError(
+            "tokens can't be drawn at this temperature",
+            expected="a finite number, 0 or above",
+            found=temperature,
+        )
+    seeds = _seeds(core, request, default_seed, temperature)
+    tokens = _tokens(core, request)
+    total = num_before + len(tokens) + max_tokens
+    if total > core.model.max_positions:
+        raise PayloadShapeError(
+            f"a prompt of {len(tokens)} tokens does not fit after {num_before}, with "
+            f"{max_tokens} for its plan",
+            expected=f"at most {core.model.max_positions} tokens in the arena",
+            found=total,
+            fix="shorten it, begin anew, or raise max_positions",
+        )
+    return TurnSpec(
+        tokens=tuple(tokens),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seeds=seeds,
+        scorer=find_scorer(core.scorers, request.scorer),
+    )
+
+
+def _seeds(
+    core: PlannerCore, request: protocol.Instruct, default_seed: int, temperature: float
+) -> tuple[int, ...]:
+    if request.seeds and request.seed != -1:
+        raise SpecError("a turn has a seed and seeds", expected="one of them")
+    seeds = request.seeds or (default_seed if request.seed == -1 else request.seed,)
+    for seed in seeds:
+        check_seed(seed)
+    if len(seeds) > core.config.max_candidates:
+        raise SpecError(
+            "a turn compares too many plans",
+            expected=f"at most {core.config.max_candidates}",
+            found=len(seeds),
+            fix="ask for fewer, or raise max_candidates",
+        )
+    if len(set(seeds)) > 1 and not temperature:
+        raise SpecError(
+            "plans can't differ without chance",
+            expected="a temperature above 0",
+            found=f"{len(seeds)} seeds at temperature 0",
+        )
+    return seeds
+
+
+def _tokens(core: PlannerCore, request: protocol.Instruct) -> list[int]:
+    if request.tokens and (request.prompt or request.context):
+        raise SpecError("a turn has tokens and text", expected="one of them")
+    if request.tokens:
+        size = core.model.config.vocab_size
+        for at, token in enumerate(request.tokens):
+            if not 0 <= token < size:
+                raise PayloadRangeError(
+                    f"token {at} of a prompt is outside the vocabulary",
+                    expected=f"0 to {size - 1}",
+                    found=token,
+                )
+        return list(request.tokens)
+    line, context = _line(request.prompt), _line(request.context)
+    if not line:
+        raise PayloadShapeError("an instruction is empty", expected="words")
+    body = f"{context}\n{line}" if context else line
+    config, encode = core.config, core.tokenizer.encode
+    if not config.has_control_tokens:
+        return encode(config.turn_begin + body + config.turn_end)
+    parts = (config.turn_begin, True), (body, False), (config.turn_end, True)
+    return [
+        token for text, is_own in parts if text for token in encode(text, has_control_tokens=is_own)
+    ]
+
+
+def _line(data: bytes) -> str:
+    """Return a text as one line: a line break would end an instruction."""
+    try:
+        return " ".join(data.decode("utf-8").split())
+    except UnicodeDecodeError as error:
+        raise PayloadTypeError(
+            "an instruction is no text", expected="valid UTF-8", found=error
+        ) from error

@@ -1,0 +1,37 @@
+"""Tokens past a border, kept with the capsule of the border in its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_KEY = "tail"
+_PER_LABEL = 24  # so that a label of the largest vocabulary stays under 256 characters
+
+
+def tail_labels(tail: Sequence[int]) -> tuple[str, ...]:
+    """Return labels that hold tokens; none for none."""
+    return tuple(
+        f"{_KEY}.{at // _PER_LABEL}=" + ",".join(map(str, tail[at : at + _PER_LABEL]))
+        for at in range(0, len(tail), _PER_LABEL)
+    )
+
+
+def tail_of(labels: Sequence[str]) -> tuple[int, ...]:
+    """Return the tokens that labels hold, in order; foreign labels don't count.
+
+    A label that only looks like one, from a caller or a file, holds no tokens that could be
+    told apart: what is no number is left out.
+    """
+    parts: dict[int, str] = {}
+    for label in labels:
+        key, _, text = label.partition("=")
+        name, _, number = key.partition(".")
+        if name == _KEY and number.isdigit():
+            parts[int(number)] = text
+    tokens = (word for number in sorted(parts) for word in parts[number].split(","))
+    return tuple(int(word) for word in tokens if word.isdigit())
+
+
+def without_tail(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels that hold no tokens."""
+    return tuple(label for label in labels if not label.startswith(f"{_KEY}."))

@@ -55,9 +55,10 @@ class Branches:
             derive_seed(capsule.position.noise_seed, index) for index in range(request.count)
         )
         indices: list[int] = []
-        for seed in seeds:
-            lane = core.pool.acquire()
+        lanes = [core.pool.acquire() for _ in seeds]
+        for lane in lanes:  # all of them first: the device copies while the host keeps books
             self._moves.fill(lane, capsule)
+        for seed, lane in zip(seeds, lanes, strict=True):
             branch = Branch(
                 env_index=env.env_index,
                 branch=self._next_branch,

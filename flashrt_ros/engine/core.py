@@ -24,7 +24,7 @@ from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.lanes import Lane, LanePool
 from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.plan import Plan
-from flashrt_ros.runtime.spec import ArenaLayout
+from flashrt_ros.runtime.spec import BUFFER_ALIGNMENT_BYTES, ArenaLayout
 
 MAX_SEED = 2**63 - 1
 
@@ -155,9 +155,15 @@ class Core:
 
     def reseed(self, timeline: Timeline, seed: int, counter: int) -> None:
         """Write seed and counter into STATE and the host's copy; at a boundary only."""
-        for name, value in ((NOISE_SEED, seed), (NOISE_COUNTER, counter)):
-            address = timeline.lane.address + self.layout.by_name[name].offset
-            self.backend.write(address, value.to_bytes(8, "little"))
+        first = self.layout.by_name[NOISE_SEED].offset
+        second = self.layout.by_name[NOISE_COUNTER].offset
+        address = timeline.lane.address
+        head, tail = seed.to_bytes(8, "little"), counter.to_bytes(8, "little")
+        if second - first == BUFFER_ALIGNMENT_BYTES:  # side by side: one write
+            self.backend.write(address + first, head + bytes(second - first - 8) + tail)
+        else:
+            self.backend.write(address + first, head)
+            self.backend.write(address + second, tail)
         timeline.position = replace(timeline.position, noise_seed=seed, noise_counter=counter)
 
 

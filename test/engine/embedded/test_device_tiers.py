@@ -23,9 +23,9 @@ def device() -> str:
 
 @pytest.fixture
 def small(make_rig: Callable[..., Any], tmp_path: Path) -> Any:
-    """Room for two capsules on the device and two on the host."""
+    """Room for three capsules on the device and two on the host."""
     rig = make_rig(
-        capsule_quota_bytes=2 * BLOCK_BYTES,
+        capsule_quota_bytes=3 * BLOCK_BYTES,
         capsule_host_quota_bytes=2 * BLOCK_BYTES,
         capsule_folder=str(tmp_path),
     )
@@ -35,7 +35,7 @@ def small(make_rig: Callable[..., Any], tmp_path: Path) -> Any:
 
 def test_the_least_used_spill_down_and_come_back_whole(small: Any) -> None:
     states = {}
-    for index in range(6):
+    for index in range(8):
         small.step(1)
         small.observe(0.1 * index, 0.2)
         small.snapshot(f"c{index}")
@@ -50,6 +50,7 @@ def test_the_least_used_spill_down_and_come_back_whole(small: Any) -> None:
         assert state != small.state()
         small.restore(name)
         assert small.state() == state
+        small.observe(0.3, 0.3)
 
 
 def test_a_pin_stays_on_the_device(small: Any) -> None:

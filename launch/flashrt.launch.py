@@ -1,7 +1,7 @@
 """Start the processes of ``flashrt-ros up`` with ROS's own launch, from the same YAML.
 
-``ros2 launch flashrt_ros flashrt.launch.py [config:=FILE] [namespace:=NAME] [sim:=true]
-[autostart:=false]``; also fit to be included in a group with a pushed namespace. The end
+``ros2 launch flashrt_ros flashrt.launch.py [config:=FILE] [namespace:=NAME] [device:=cuda]
+[sim:=true] [autostart:=false]``; also fit to be included in a group with a pushed namespace. The end
 of any process ends the rest, and nothing is restarted.
 """
 
@@ -44,6 +44,11 @@ def generate_launch_description() -> LaunchDescription:
                 "namespace", default_value="", description="Namespace of nodes and engine."
             ),
             DeclareLaunchArgument(
+                "device",
+                default_value="",
+                description="Of the engine: cpu, cuda or cuda:N; empty: the file's.",
+            ),
+            DeclareLaunchArgument(
                 "sim", default_value="false", description="Start the simulated robot too."
             ),
             DeclareLaunchArgument(
@@ -69,7 +74,9 @@ def _processes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     pushed = context.launch_configurations.get("ros_namespace", "")
     folder = Path(tempfile.mkdtemp(prefix="flashrt_ros_"))
     environment = child_environment()
-    command = engine_command(configuration, folder, full_namespace(pushed, namespace))
+    command = engine_command(
+        configuration, folder, full_namespace(pushed, namespace), argument("device")
+    )
     entities: list[LaunchDescriptionEntity] = [
         RegisterEventHandler(OnShutdown(on_shutdown=_remover(folder))),
         ExecuteProcess(

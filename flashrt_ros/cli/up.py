@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, help="ROS parameter file; the packaged flashrt.yaml if left out"
     )
+    parser.add_argument(
+        "--device", default="", help="of the engine: cpu, cuda or cuda:N, instead of the file's"
+    )
     parser.add_argument("--namespace", default="", help="namespace of nodes and engine")
     parser.add_argument("--sim", action="store_true", help="start the simulated robot too")
     parser.add_argument(
@@ -62,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             configuration,
             folder,
             namespace=arguments.namespace,
+            device=arguments.device,
             with_sim=arguments.sim,
             autostart=not arguments.manual,
         )
@@ -82,6 +86,7 @@ def process_specs(
     namespace: str,
     with_sim: bool,
     autostart: bool,
+    device: str = "",
 ) -> tuple[ProcessSpec, ...]:
     """Return what to start, the engine first; parameter files go to ``folder``.
 
@@ -91,11 +96,13 @@ def process_specs(
         namespace: Of nodes and engine.
         with_sim: Whether the simulated robot is one of them.
         autostart: Whether the lifecycle nodes configure and activate themselves.
+        device: Of the engine, instead of the configuration's; "" for that one.
 
     Raises:
-        ConfigError: The namespace is none, or a node looks for an engine of another name.
+        ConfigError: The namespace or the device is none, or a node looks for an engine of
+            another name.
     """
-    specs = [ProcessSpec("engine", engine_command(configuration, folder, namespace))]
+    specs = [ProcessSpec("engine", engine_command(configuration, folder, namespace, device))]
     for name, module in NODE_MODULES.items():
         if name == "sim" and not with_sim:
             continue
@@ -109,15 +116,20 @@ def process_specs(
     return tuple(specs)
 
 
-def engine_command(configuration: Configuration, folder: Path, namespace: str) -> tuple[str, ...]:
+def engine_command(
+    configuration: Configuration, folder: Path, namespace: str, device: str = ""
+) -> tuple[str, ...]:
     """Return the engine's command line, its name resolved; its configuration goes to ``folder``.
 
     Raises:
-        ConfigError: The namespace is none, or a node looks for an engine of another name.
+        ConfigError: The namespace or the device is none, or a node looks for an engine of
+            another name.
     """
     check_namespace(namespace)
     engine = msgspec.structs.replace(
-        configuration.engine, name=engine_name(namespace, configuration.engine.name)
+        configuration.engine,
+        name=engine_name(namespace, configuration.engine.name),
+        device=device or configuration.engine.device,
     )
     for name in ("policy_node", "planner_node"):
         wanted = engine_name(namespace, str(configuration.nodes[name]["engine"]))

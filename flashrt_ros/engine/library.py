@@ -19,7 +19,7 @@ from flashrt_ros.engine.keeping import Holding, Keeping
 from flashrt_ros.engine.moves import own_home
 from flashrt_ros.engine.timeline import Environment
 from flashrt_ros.engine.waits import Answer, Done
-from flashrt_ros.errors import FlashrtError
+from flashrt_ros.errors import DeviceLostError, FlashrtError
 from flashrt_ros.runtime.arena import Block
 
 logger = logging.getLogger(__name__)
@@ -251,6 +251,8 @@ class Library:
         assert place is not None
         try:
             self._storage.mover.bring_up(capsule)
+        except DeviceLostError:
+            raise
         except FlashrtError as error:
             self._leave(place.key, error)
             self._core.store.disown(capsule)

@@ -236,10 +236,19 @@ class CudaBackend(Backend):
 
     @contextmanager
     def ordered(self) -> Iterator[None]:
-        """Run torch operators on the state stream."""
+        """Run torch operators on the state stream.
+
+        Raises:
+            DeviceLostError: One of them found that the device's context is gone.
+        """
         stream = self._streams.before_state()
         with torch.cuda.stream(stream.torch):
-            yield
+            try:
+                yield
+            except RuntimeError:
+                # torch has errors of its own for a device that is lost; the driver tells
+                self.synchronize()
+                raise
         self._streams.submitted(stream)
 
     def synchronize(self) -> None:

@@ -32,7 +32,8 @@ def write(folder: Path, name: str, text: str) -> str:
 def test_yaml_and_json_are_read(tmp_path: Path, name: str, text: str) -> None:
     config = read_config(write(tmp_path, name, text))
     assert (config.name, config.refill_delay_ms) == ("a/b", 2.0)
-    assert read_config(write(tmp_path, name, text), name="c").name == "c"
+    told = read_config(write(tmp_path, name, text), name="c", device="cuda:1")
+    assert (told.name, told.device) == ("c", "cuda:1")
 
 
 def test_without_a_file_the_defaults_hold() -> None:
@@ -59,6 +60,11 @@ def test_a_bad_file_is_refused(
 ) -> None:
     with pytest.raises(error, match=match):
         read_config(write(tmp_path, "engine.yaml", text))
+
+
+def test_a_device_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'cuda:N'"):
+        read_config("", device="gpu")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -51,12 +52,24 @@ def children_of(process_id: int) -> dict[str, int]:
     return found
 
 
+def test_a_device_takes_the_place_of_the_files(config: Path, tmp_path: Path) -> None:
+    def written(device: str) -> str:
+        options = {"namespace": "", "with_sim": False, "autostart": True}
+        process_specs(load(config), tmp_path, device=device, **options)  # type: ignore[arg-type]
+        return str(json.loads((tmp_path / "engine.json").read_text())["device"])
+
+    assert [written(device) for device in ("", "cuda:1", "cpu")] == ["cpu", "cuda:1", "cpu"]
+    with pytest.raises(ConfigError, match="'cuda:N'"):
+        written("gpu")
+
+
 def test_the_engine_comes_first_and_names_agree(config: Path, tmp_path: Path) -> None:
     specs = process_specs(
         load(config), tmp_path, namespace="/robot1", with_sim=True, autostart=True
     )
     assert [spec.name for spec in specs] == ["engine", "policy_node", "planner_node", "sim"]
-    assert '"robot1/engine"' in (tmp_path / "engine.json").read_text()
+    written = json.loads((tmp_path / "engine.json").read_text())
+    assert (written["name"], written["device"]) == ("robot1/engine", "cpu")
     assert "commands:=policy_node/commands" in specs[3].argv
     assert all("__ns:=/robot1" in spec.argv for spec in specs[1:])
     assert "autostart: true" in (tmp_path / "policy_node.yaml").read_text()

@@ -140,6 +140,13 @@ def test_left_out_sections_and_names_take_their_defaults(tmp_path: Path) -> None
     assert configuration.nodes["sim"]["mode"] == "realtime"
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
+def test_a_device_is_named(tmp_path: Path, device: str) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text(f"/**/engine:\n  ros__parameters:\n    device: {device}\n")
+    assert load(file).engine.device == device
+
+
 def test_use_sim_time_for_all_reaches_the_nodes_and_not_the_engine(tmp_path: Path) -> None:
     file = tmp_path / "some.yaml"
     file.write_text("/**:\n  ros__parameters:\n    use_sim_time: true\n")
@@ -167,7 +174,7 @@ def test_qos_overrides_reach_the_nodes(tmp_path: Path) -> None:
         ("/**/engine:\n  ros__parameters:\n    seeds: 1\n", UnknownParameterError),
         ("/**/engine:\n  ros__parameters:\n    seed: one\n", ParameterTypeError),
         ("/**/engine:\n  ros__parameters:\n    num_environments: 0\n", ConfigError),
-        ("/**/engine:\n  ros__parameters:\n    device: tpu\n", ParameterRangeError),
+        ("/**/engine:\n  ros__parameters:\n    device: tpu\n", ConfigError),
         ("/**:\n  ros__parameters:\n    use_sim_time: 1\n", ParameterTypeError),
         ("policy_node:\n  rate_hz: 1\n", ConfigError),
         ('/**/policy_node:\n  ros__parameters:\n    transforms: ["a b 1 2"]\n', ConfigError),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flashrt_ros.capsule.mover import Mover
 from flashrt_ros.capsule.room import NotYet
 from flashrt_ros.engine import protocol
-from flashrt_ros.errors import BusyError, FlashrtError
+from flashrt_ros.errors import BusyError, DeviceLostError, FlashrtError
 
 Answer = protocol.Reply | FlashrtError
 
@@ -73,7 +73,11 @@ class Waits:
             self._waits.remove(wait)
 
     def background(self, max_bytes: int) -> bool:
-        """Move one slice; serve who can be served now. True while there is more to do."""
+        """Move one slice; serve who can be served now. True while there is more to do.
+
+        Raises:
+            DeviceLostError: The device's context is gone.
+        """
         if self._mover.advance(max_bytes):
             self._serve()
         return self._mover.next_ns() is not None
@@ -112,6 +116,8 @@ class Waits:
             except NotYet as again:
                 wait.capsule_id = again.capsule_id
                 continue
+            except DeviceLostError:
+                raise
             except FlashrtError as error:
                 self._waits.remove(wait)
                 wait.done(error)

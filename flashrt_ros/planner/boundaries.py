@@ -124,7 +124,9 @@ class Boundaries:
         return capsule
 
     def is_held(self, capsule: Capsule) -> bool:
-        """Tell whether a text stands at a capsule, or may be brought back to it."""
+        """Tell whether a text stands at a capsule, begins there, or may be brought back to it."""
+        if capsule.id in self._core.prefix_ids:
+            return True
         for env in self._core.environments:
             turn = env.turn
             held = {env.base, *(c.id for c in env.boundaries)}
@@ -157,25 +159,26 @@ class Boundaries:
 
     # letting go ----------------------------------------------------------------------------
 
-    def recycle(self, capsule: Capsule) -> None:
-        """Take an automatic capsule back, unless a text still needs it."""
-        if not self.is_held(capsule):
-            gone = self._core.store.recycle(capsule)
-            if gone is not None:
-                self.forget(gone)
+    def sweep(self) -> None:
+        """Take back the automatic capsules that no text needs any more."""
+        for capsule in self._core.store:
+            if capsule.is_automatic and not self.is_held(capsule):
+                gone = self._core.store.recycle(capsule)
+                if gone is not None:
+                    self.forget(gone)
 
     def drop_unfinished(self, env: TextEnvironment, index: int = -1) -> None:
         """Forget an interrupted turn; its capsule is reused."""
-        unfinished = env.unfinished.pop(index)
-        unfinished.turn.close()
-        self.recycle(unfinished.capsule)
+        env.unfinished.pop(index).turn.close()
+        self.sweep()
 
     def clear(self, env: TextEnvironment) -> None:
         """Forget every interrupted turn and every boundary kept."""
-        while env.unfinished:
-            self.drop_unfinished(env)
-        while env.boundaries:
-            self.recycle(env.boundaries.popleft())
+        for unfinished in env.unfinished:
+            unfinished.turn.close()
+        env.unfinished.clear()
+        env.boundaries.clear()
+        self.sweep()
 
     def commit(self, env: TextEnvironment, turn: int, parent: str) -> Capsule:
         """Freeze what the lane holds as the committed text, in the environment's ring.
@@ -201,12 +204,9 @@ class Boundaries:
         """Keep the newest boundaries of the text's own line."""
         line = set(self._core.store.ancestors(env.base))
         kept = [capsule for capsule in env.boundaries if capsule.id in line]
-        kept = kept[-self._core.config.rollback_depth :]
-        gone = [capsule for capsule in env.boundaries if capsule not in kept]
         env.boundaries.clear()
-        env.boundaries.extend(kept)
-        for capsule in gone:
-            self.recycle(capsule)
+        env.boundaries.extend(kept[-self._core.config.rollback_depth :])
+        self.sweep()
 
 
 def _place(source: HybridSession | Capsule | SessionCapsule) -> tuple[int, int]:

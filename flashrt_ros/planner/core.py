@@ -74,6 +74,7 @@ class PlannerCore:
         pieces: What each token spells, by id.
         branches: Always empty: candidates are made on the lane of their turn.
         num_turns: Turns begun so far.
+        prefix_ids: Capsules of the prefix library, which stay pinned.
     """
 
     epoch: int
@@ -93,6 +94,7 @@ class PlannerCore:
     sink: Sink = field(default_factory=NullSink)
     branches: dict[int, Branch] = field(default_factory=dict)
     num_turns: int = 0
+    prefix_ids: set[str] = field(default_factory=set)
 
     @property
     def store(self) -> CapsuleStore:

@@ -201,6 +201,8 @@ class PrefixLibrary:
             if old is not None:
                 core.store.pin(old.id, pinned=True)
             raise
+        core.prefix_ids.discard(entry.capsule_id)
+        core.prefix_ids.add(capsule.id)
         entry.capsule_id = capsule.id
         self._tell(capsule, entry, length, is_new=old is None)
         self._next += 1
@@ -263,7 +265,10 @@ class PrefixLibrary:
                 or not found.residence.is_in_memory
             ):
                 break
+            if not found.pinned:
+                found = store.pin(found.id, pinned=True)
             self._entries[self._next].capsule_id = found.id
+            self._core.prefix_ids.add(found.id)
             self._next += 1
         if not self.is_building and not self._waiting:
             self._take_homes()
@@ -275,10 +280,13 @@ class PrefixLibrary:
 
     def _encode(self, text: str | bytes, *, is_first: bool) -> list[int]:
         core = self._core
-        line = text if is_first else (b"\n" + text if isinstance(text, bytes) else "\n" + text)
-        if not text:
+        line = (text if isinstance(text, bytes) else text.encode()).strip()
+        if not line:
             raise PayloadShapeError("a prefix is empty", expected="at least one token")
-        return core.tokenizer.encode(line, has_control_tokens=core.config.has_control_tokens)
+        return core.tokenizer.encode(
+            line if is_first else b"\n" + line,
+            has_control_tokens=core.config.has_control_tokens,
+        )
 
     def _check_room(self, num_tokens: int) -> None:
         most = self._core.model.max_positions

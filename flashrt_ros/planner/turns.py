@@ -95,7 +95,7 @@ class Turns:
         self._boundaries.load(env.session, unfinished.capsule)
         env.is_settled = False
         turn.resume(env.session)
-        self._boundaries.recycle(unfinished.capsule)
+        self._boundaries.sweep()
         self._core.emit(
             EventKind.RESUME, env, capsule_id=unfinished.capsule.id, detail=f"turn={turn.number}"
         )

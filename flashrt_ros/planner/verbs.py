@@ -262,6 +262,8 @@ class TextVerbs:
 
     def _pin(self, env: TextEnvironment, request: protocol.Pin) -> protocol.CapsuleReply:
         capsule = self._boundaries.find(env, request.capsule)
+        if capsule.id in self._core.prefix_ids and not request.pinned:
+            raise CapsulePinnedError(f"capsule '{capsule.title}' is a prefix and stays pinned")
         capsule = self._core.store.pin(capsule.id, pinned=request.pinned)
         if capsule.persist:
             self._core.storage.persist(capsule)

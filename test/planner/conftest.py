@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,10 +13,7 @@ import torch
 from flashrt_ros.engine import protocol
 from flashrt_ros.planner.config import PlannerConfig
 from flashrt_ros.planner.engine import PlannerEngine
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import toy_planner
+from test.planner import toy_planner
 
 PREFIXES = (
     "persona = You move a pusher on a table.",
@@ -70,6 +66,13 @@ class Rig:
     def ask(self, kind: type[Any], *values: Any) -> Any:
         """Carry out a verb of environment 0."""
         return self.engine.handle(kind(0, 0, *values))
+
+    def ask_drop(self, key: str) -> None:
+        self.engine.handle(protocol.Drop(0, key))
+
+    def set_prefix(self, name: str, text: str | bytes) -> None:
+        data = text.encode() if isinstance(text, str) else text
+        assert self.engine.handle(protocol.SetPrefix(0, name, data)) == protocol.Ack(0)
 
     def snapshot(self, name: str = "", **fields: Any) -> protocol.CapsuleReply:
         given = {"labels": (), "pinned": False, "replace": False, "align_down": False, **fields}
@@ -149,11 +152,15 @@ def shared() -> Iterator[Rig]:
 
 
 @pytest.fixture
-def rig(shared: Rig) -> Rig:
+def rig(shared: Rig) -> Iterator[Rig]:
     """The module's engine, at home, with nothing told yet."""
-    for env_index in range(2):
-        shared.engine.handle(
-            protocol.Restore(0, env_index, "home", False, 0, True, "", 0)
-        )
+    reset(shared)
     shared.recorder.events.clear()
-    return shared
+    yield shared
+    reset(shared)
+    assert not [info for info in shared.capsules() if info.is_automatic], "kept for nobody"
+
+
+def reset(rig: Rig) -> None:
+    for env_index in range(2):
+        rig.engine.handle(protocol.Restore(0, env_index, "home", False, 0, True, "", 0))

@@ -69,9 +69,7 @@ class ByteTokenizer:
         return "" if token == self.CONTROL else self.MORE[token - 128]
 
 
-def make(
-    checkpoint: Path | None, config: PlannerConfig
-) -> tuple[HybridLm, ByteTokenizer]:
+def make(checkpoint: Path | None, config: PlannerConfig) -> tuple[HybridLm, ByteTokenizer]:
     """Build model and tokenizer, for ``--model-factory``."""
     seed = int(checkpoint.name) if checkpoint is not None else 0
     model = HybridLm.random(

@@ -17,7 +17,7 @@ from flashrt_ros.runtime.cuda_graph import Captured, CudaGraph, Recipe, capture_
 from flashrt_ros.runtime.cuda_memory import CudaArena, CudaBlock, HostBlock, view_bytes
 from flashrt_ros.runtime.cuda_staging import Staging
 from flashrt_ros.runtime.cuda_streams import Stream, Streams
-from flashrt_ros.runtime.rehearsal import Rehearsal, check_sealed
+from flashrt_ros.runtime.rehearsal import Rehearsal, check_sealed, definition_of
 from flashrt_ros.runtime.slot_views import view_slots
 from flashrt_ros.runtime.spec import ArenaLayout, ChannelSpec, ShapeKey
 
@@ -174,7 +174,7 @@ class CudaBackend(Backend):
                 stream = self._stream_of(recipe)
                 self._put_back(lane_bytes, before)
                 with torch.cuda.stream(stream.torch):
-                    program(views, dict(slots))
+                    _run_again(recipe, views)
                 self.synchronize()
                 with self._setup():
                     eager = lane_bytes.save()
@@ -316,6 +316,18 @@ class _LaneBytes:
         names = [name for name, _ in self.parts()]
         pairs = zip(names, left, right, strict=True)
         return frozenset(name for name, one, other in pairs if not torch.equal(one, other))
+
+
+def _run_again(recipe: Recipe, views: dict[str, torch.Tensor]) -> None:
+    try:
+        recipe.program(views, dict(recipe.slots))
+    except Exception as error:
+        raise CaptureError(
+            f"program {recipe.key} can't be captured: run again, it raised {type(error).__name__}",
+            source=definition_of(recipe.program),
+            found=str(error).partition("\n")[0],
+            fix="keep nothing outside of the buffers that decides how the program runs",
+        ) from error
 
 
 def _check_recorded(recipe: Recipe, lane_bytes: _LaneBytes, before: _Saved, eager: _Saved) -> None:

@@ -222,6 +222,13 @@ def test_a_program_that_runs_only_once_is_named() -> None:
     assert "already built" in finding.message
 
 
+@pytest.mark.gpu
+def test_a_program_that_runs_only_once_is_not_captured_on_a_device() -> None:
+    finding = the_finding(prove(RaisesLater, device="cuda"))
+    assert finding.check is CheckName.CAPTURE
+    assert "already built" in finding.message
+
+
 class FailsLater(Changed):
     """Reads an index that leaves its range after some chunks."""
 

@@ -51,6 +51,9 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuEventQuery": (_P,),
     "cuStreamWaitEvent": (_P, _P, _U),
     "cuStreamIsCapturing": (_P, _P),
+    "cuStreamBeginCapture_v2": (_P, _I),
+    "cuStreamEndCapture": (_P, _P),
+    "cuGraphDestroy": (_P,),
     "cuGraphGetNodes": (_P, _P, _P),
     "cuGraphInstantiateWithFlags": (_P, _P, ctypes.c_ulonglong),
     "cuGraphUpload": (_P, _P),
@@ -66,6 +69,7 @@ _WAITING: dict[str, tuple[object, ...]] = {
 
 _EVENT_DISABLE_TIMING = 2
 _CAPTURE_INVALIDATED = 2
+_CAPTURE_THREAD_LOCAL = 1
 _REGISTER_PORTABLE_MAPPED = 3
 
 
@@ -190,6 +194,17 @@ class Driver:
         status = ctypes.c_int()
         self._call("cuStreamIsCapturing", stream, ctypes.byref(status))
         return status.value == _CAPTURE_INVALIDATED
+
+    def restart_capture(self, stream: int) -> None:
+        """End a stream's capture, broken or not, and begin one that holds nothing.
+
+        For who can only end a capture that is whole.
+        """
+        graph = ctypes.c_void_p()
+        self._calls["cuStreamEndCapture"](stream, ctypes.byref(graph))
+        if graph.value:
+            self._call("cuGraphDestroy", graph)
+        self._call("cuStreamBeginCapture_v2", stream, _CAPTURE_THREAD_LOCAL)
 
     # graphs ----------------------------------------------------------------------------------
 

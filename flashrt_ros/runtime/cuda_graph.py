@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ def capture_graph(
     """
     synchronize()
     try:
-        graph = _capture(recipe, lane, stream, pool)
+        graph = _capture(recipe, lane, driver, stream, pool)
     except Exception as error:
         raise _refusal(recipe, lane, driver, stream, pool, error) from error
     handle = int(graph.raw_cuda_graph())
@@ -227,7 +228,9 @@ def open_pool(stream: Stream) -> tuple[PoolHandle, torch.cuda.CUDAGraph]:
     return (int(first), int(second)), graph
 
 
-def _capture(recipe: Recipe, lane: int, stream: Stream, pool: PoolHandle) -> torch.cuda.CUDAGraph:
+def _capture(
+    recipe: Recipe, lane: int, driver: Driver, stream: Stream, pool: PoolHandle
+) -> torch.cuda.CUDAGraph:
     # Kept as a graph, not only as an executable: the driver instantiates it for us, whose
     # launch is a tenth of what torch's own replay takes.
     graph = torch.cuda.CUDAGraph(keep_graph=True)
@@ -241,22 +244,22 @@ def _capture(recipe: Recipe, lane: int, stream: Stream, pool: PoolHandle) -> tor
             recipe.program(views, slots)
             graph.capture_end()
         except BaseException:
-            _leave(graph, stream, pool)
+            _leave(graph, driver, stream)
             raise
     return graph
 
 
-def _leave(graph: torch.cuda.CUDAGraph, stream: Stream, pool: PoolHandle) -> None:
-    """End a capture that failed, and undo what torch leaves of it.
+def _leave(graph: torch.cuda.CUDAGraph, driver: Driver, stream: Stream) -> None:
+    """End a capture that failed.
 
-    Where the driver has ended the capture, torch gives up before it tells its allocator,
-    which would go on serving the pool and refuse the next capture.
+    torch gives up at a capture that the driver calls broken, before it tells its
+    allocators, which would go on serving the pool and refuse the next capture. So it is
+    given one that is whole, and empty.
     """
-    with suppress(RuntimeError):
+    with suppress(RuntimeError, BackendError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is empty
+        driver.restart_capture(stream.handle)
         graph.capture_end()
-    device = stream.torch.device.index
-    with suppress(RuntimeError):
-        torch._C._cuda_endAllocateToPool(device, pool)
     with suppress(RuntimeError):
         graph.reset()
 
@@ -284,7 +287,7 @@ def _refusal(
     """Capture again, line by line, to name the operator and the line that broke it."""
     search = Breakage(lambda: driver.is_capture_broken(stream.handle))
     with suppress(Exception), search:
-        _capture(recipe, lane, stream, pool).reset()
+        _capture(recipe, lane, driver, stream, pool).reset()
     watch = CaptureWatch(recipe.key, definition_of(recipe.program))
     source = search.source or watch.source_of(error.__traceback__)
     op = search.op or "an operation"

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import gc
 import importlib
-import json
 import logging
 import os
-import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-import msgspec
-import yaml
-
-from flashrt_ros.engine.address import EngineSocket, socket_path
+from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.hosting import DEVICE_LOST, FAILURE, Stopper, announce, read_settings
 from flashrt_ros.engine.logs import LossyHandler
 from flashrt_ros.engine.server import EngineServer
-from flashrt_ros.errors import (
-    ConfigError,
-    DeviceLostError,
-    FlashrtError,
-    ParameterTypeError,
-    UnknownModelError,
-    UnknownParameterError,
-)
+from flashrt_ros.errors import DeviceLostError, FlashrtError, UnknownModelError
 
 if TYPE_CHECKING:
     from flashrt_ros.models.base import PolicyModel
 
 logger = logging.getLogger("flashrt_ros.engine")
-
-FAILURE = 1
-"""Exit code where the engine could not start, or can't be relied on any more."""
-
-DEVICE_LOST = 3
-"""Exit code after an error that the device's context does not survive: start it anew."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         handlers=[LossyHandler(sys.stderr.fileno())],
         format="%(levelname)s %(name)s: %(message)s",
     )
-    stopper = _Stopper()
+    stopper = Stopper()
     stopper.install()
     try:
         config = read_config(options.config, name=options.name, device=options.device)
@@ -83,34 +64,7 @@ def read_config(file: str, *, name: str = "", device: str = "") -> EngineConfig:
         UnknownParameterError: Nothing declares a parameter in it.
         ParameterTypeError: A parameter has another type.
     """
-    values: object = {}
-    if file:
-        try:
-            text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-            values = json.loads(text) if file.endswith(".json") else yaml.safe_load(text)
-        except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
-            raise ConfigError(
-                f"the engine's configuration '{file}' can't be read", found=error
-            ) from error
-    if not isinstance(values, Mapping):
-        raise ConfigError(
-            f"the engine's configuration '{file}' is no mapping",
-            expected="parameter: value",
-            found=type(values).__name__,
-        )
-    known = EngineConfig.__struct_fields__
-    for key in values:
-        if key not in known:
-            close = difflib.get_close_matches(str(key), known)
-            raise UnknownParameterError(
-                f"the engine has no parameter '{key}'",
-                expected=" or ".join(close) or ", ".join(known),
-            )
-    try:
-        told = {key: value for key, value in (("name", name), ("device", device)) if value}
-        return msgspec.convert({**values, **told}, EngineConfig)
-    except msgspec.ValidationError as error:
-        raise ParameterTypeError("the engine's configuration can't be used", found=error) from error
+    return read_settings(file, EngineConfig, name=name, device=device)
 
 
 def load_model(config: EngineConfig, factory: str = "") -> PolicyModel:
@@ -140,9 +94,7 @@ def load_model(config: EngineConfig, factory: str = "") -> PolicyModel:
     return model
 
 
-def serve(
-    config: EngineConfig, stopper: _Stopper, *, factory: str = "", ready_fd: int = -1
-) -> None:
+def serve(config: EngineConfig, stopper: Stopper, *, factory: str = "", ready_fd: int = -1) -> None:
     """Claim the name, build the engine, serve until stopped; what was taken is given back.
 
     Raises:
@@ -169,7 +121,7 @@ def serve(
             gc.collect()
             gc.freeze()
             stopper.attach(server)
-            _announce(config.name, engine.epoch, ready_fd)
+            announce(config.name, engine.epoch, ready_fd)
             server.run()
 
 
@@ -190,36 +142,6 @@ def request_priority(priority: int) -> bool:
         )
         return False
     return True
-
-
-class _Stopper:
-    """Turns SIGTERM and SIGINT into a stop: of the server, or of the start before there is one."""
-
-    def __init__(self) -> None:
-        self._server: EngineServer | None = None
-
-    def install(self) -> None:
-        """Handle the signals from here on; in the main thread."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-
-    def attach(self, server: EngineServer) -> None:
-        """Stop this server from here on."""
-        self._server = server
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._server is None:
-            raise SystemExit(0)
-        self._server.stop()
-
-
-def _announce(name: str, epoch: int, ready_fd: int) -> None:
-    print(
-        f"ready: engine {name} epoch {epoch} pid {os.getpid()} at {socket_path(name)}", flush=True
-    )
-    if ready_fd >= 0:
-        os.write(ready_fd, b"ready\n")
-        os.close(ready_fd)
 
 
 def _parser() -> argparse.ArgumentParser:

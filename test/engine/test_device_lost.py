@@ -12,9 +12,9 @@ import pytest
 
 from flashrt_ros.capsule.room import NotYet
 from flashrt_ros.engine import protocol
-from flashrt_ros.engine.__main__ import DEVICE_LOST
 from flashrt_ros.engine.address import socket_path
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.hosting import DEVICE_LOST
 from flashrt_ros.engine.waits import Done, Waits
 from flashrt_ros.errors import BackendError, DeviceLostError, EngineGoneError
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from flashrt_ros.engine import protocol
-from flashrt_ros.engine.capsule_calls import CapsuleCalls
+from flashrt_ros.engine.planner_calls import PlannerCalls
 from flashrt_ros.engine.writer import Prepared
 from flashrt_ros.errors import StaleGenerationError
 
 
-class Calls(CapsuleCalls):
+class Calls(PlannerCalls):
     """Every verb that asks and gets one answer.
 
     Each call sends one message and waits for its reply. Beside what a method names,

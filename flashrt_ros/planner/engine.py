@@ -250,6 +250,7 @@ class PlannerEngine:
             done = wait.done
         for env in self.core.environments:
             if env.turn is not None and env.turn.done is not None and env.turn.done is done:
+                env.turn.done = None  # nobody is there to be told
                 self._turns.abandon(env, "its caller is gone")
 
     def interrupt(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -53,13 +53,16 @@ def wait_readable(fd: int, what: str) -> None:
 class EngineProcess:
     """A real engine in a process of its own, ready for clients."""
 
+    module = "flashrt_ros.engine"
+    defaults: ClassVar[dict[str, object]] = {"model": "minimal", "test_hooks": True}
+
     def __init__(self, name: str, arguments: tuple[str, ...] = (), **config: object) -> None:
         self.name = name
         ready, told = os.pipe()
         self.log_fd = os.memfd_create("log")
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "flashrt_ros.engine"),
+                *(sys.executable, "-m", self.module),
                 *("--config", "-", "--name", name, "--ready-fd", str(told), *arguments),
             ],
             stdin=subprocess.PIPE,
@@ -70,7 +73,7 @@ class EngineProcess:
         )
         os.close(told)
         assert self.process.stdin is not None
-        values = {"model": "minimal", "test_hooks": True, **config}
+        values = {**self.defaults, **config}
         self.process.stdin.write(json.dumps(values))
         self.process.stdin.close()
         self.process.stdin = None

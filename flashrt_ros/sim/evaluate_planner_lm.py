@@ -179,7 +179,7 @@ def confidence(count: int, total: int) -> tuple[float, float]:
     middle = (share + square / (2 * total)) / (1 + square / total)
     width = math.sqrt(share * (1 - share) / total + square / (4 * total**2))
     half = _CONFIDENCE * width / (1 + square / total)
-    return round(middle - half, 4), round(middle + half, 4)
+    return round(max(0.0, middle - half), 4), round(min(1.0, middle + half), 4)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

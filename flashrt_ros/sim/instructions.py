@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -170,7 +170,7 @@ class Turn:
     answer: str
 
 
-def sample_turn(random: Random, *, held_out: bool) -> Turn:
+def sample_turn(random: Random, *, held_out: bool, shares: Sequence[int] | None = None) -> Turn:
     """Draw a turn of one side of the split.
 
     Some instructions that need no scene come without one.
@@ -178,9 +178,10 @@ def sample_turn(random: Random, *, held_out: bool) -> Turn:
     Args:
         random: Source of chance; advanced.
         held_out: Whether to draw what training must not see.
+        shares: How often each of :data:`FAMILIES` is drawn; None for :data:`SHARES`.
     """
     while True:
-        instruction = sample_instruction(random)
+        instruction = sample_instruction(random, shares)
         if (instruction.held_out is not None) is held_out:
             break
     scene = sample_scene(random)
@@ -198,10 +199,15 @@ def sample_scene(random: Random) -> Scene:
             return Scene(block, pusher)
 
 
-def sample_instruction(random: Random) -> Instruction:
-    """Draw an instruction of any family, whichever side of the split it is on."""
+def sample_instruction(random: Random, shares: Sequence[int] | None = None) -> Instruction:
+    """Draw an instruction of any family, whichever side of the split it is on.
+
+    Args:
+        random: Source of chance; advanced.
+        shares: How often each of :data:`FAMILIES` is drawn; None for :data:`SHARES`.
+    """
     while True:
-        family = random.choices(FAMILIES, _SHARES)[0]
+        family = random.choices(FAMILIES, SHARES if shares is None else shares)[0]
         instruction = _FAMILIES[family][1](random, family)
         if len(instruction.targets) <= MOST_SUBGOALS:
             return instruction
@@ -364,7 +370,8 @@ _FAMILIES: dict[str, tuple[int, Callable[[Random, str], Instruction]]] = {
 FAMILIES: tuple[str, ...] = tuple(_FAMILIES)
 """Kinds of templates."""
 
-_SHARES = [share for share, _ in _FAMILIES.values()]
+SHARES: tuple[int, ...] = tuple(share for share, _ in _FAMILIES.values())
+"""How often each of :data:`FAMILIES` is said."""
 
 
 def _is_tenth(key: str) -> bool:

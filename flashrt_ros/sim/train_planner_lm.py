@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 
 from flashrt_ros.models.hybrid_config import FULL, LINEAR, HybridConfig
 from flashrt_ros.models.planner_lm import PACKAGED_PLANNER, PLANNER_PREFIX
-from flashrt_ros.sim.instructions import sample_turn
+from flashrt_ros.sim.instructions import FAMILIES, sample_turn
 from flashrt_ros.sim.planner_network import PlannerNetwork
 from flashrt_ros.sim.planner_tokenizer import END, VOCAB_SIZE, train_tokenizer
 
@@ -57,14 +57,29 @@ CONFIG: Mapping[str, object] = {
 }
 """``config.json`` of the model."""
 
-BATCH = 32
-"""Sequences of a step, of one turn to three."""
-
 _POOL = 16  # batches drawn at once and sorted by length, so that little is padding
 _TURNS, _TURN_SHARES = (1, 2, 3), (6, 3, 1)
 _TOKENIZER_TURNS = 20_000
 _TOKENIZER_PREFIX = 20  # every so many turns, so that the prefix too is made of whole words
 _IGNORED = -100
+
+# Training dwells on the kinds of instructions that take longest to learn.
+_DWELLING: dict[str, int] = {
+    "place": 4,
+    "relation": 4,
+    "coordinates": 10,
+    "via": 5,
+    "round": 5,
+    "lap": 3,
+    "tour": 2,
+    "back": 12,
+    "sequence 2": 24,
+    "sequence 3": 30,
+    "reorder": 16,
+    "shuttle": 6,
+    "stay": 2,
+}
+_SHARES = tuple(_DWELLING[family] for family in FAMILIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +88,15 @@ class TrainingPlan:
 
     Attributes:
         seed: Of data and first weights.
-        steps: Of :data:`BATCH` sequences.
+        steps: Optimizer steps.
+        batch: Sequences of a step, of one turn to three.
         matrix_rate: Peak of the learning rate of the layers' matrices.
         rate: The same of everything else.
     """
 
     seed: int = 0
-    steps: int = 1500
+    steps: int = 3000
+    batch: int = 32
     matrix_rate: float = 0.02
     rate: float = 4e-3
 
@@ -138,7 +155,7 @@ def train(plan: TrainingPlan, progress: Progress) -> TrainedPlanner:
     generator = torch.Generator().manual_seed(plan.seed)
     network = PlannerNetwork(HybridConfig.from_json(CONFIG), generator)
     prefix = torch.tensor([_encode(tokenizer, PLANNER_PREFIX)])
-    batches = sample_batches(Random(f"{plan.seed} turns"), tokenizer)
+    batches = sample_batches(Random(f"{plan.seed} turns"), tokenizer, plan.batch)
     bar = progress.add_task("planner", total=plan.steps, loss=math.nan)
     optimizers = _optimizers(network, plan)
     losses: list[float] = []
@@ -171,22 +188,23 @@ def answer_loss(network: PlannerNetwork, prefix: Tensor, batch: Batch) -> Tensor
     return cross_entropy(network.logits(rows[is_asked]), batch.wanted[is_asked])
 
 
-def sample_batches(random: Random, tokenizer: Tokenizer) -> Iterator[Batch]:
+def sample_batches(random: Random, tokenizer: Tokenizer, batch: int) -> Iterator[Batch]:
     """Draw batches of training turns without end.
 
     Args:
         random: Source of chance; advanced.
         tokenizer: Of the turns.
+        batch: Sequences of each.
     """
     end = tokenizer.token_to_id(END)
     assert end is not None
     while True:
-        pool = [_sequence(random, tokenizer, end) for _ in range(_POOL * BATCH)]
+        pool = [_sequence(random, tokenizer, end) for _ in range(_POOL * batch)]
         pool.sort(key=lambda pair: len(pair[0]))
-        starts = list(range(0, len(pool), BATCH))
+        starts = list(range(0, len(pool), batch))
         random.shuffle(starts)
         for start in starts:
-            rows = pool[start : start + BATCH]
+            rows = pool[start : start + batch]
             length = len(rows[-1][0])
             tokens = torch.tensor([ids + [end] * (length - len(ids)) for ids, _ in rows])
             wanted = torch.tensor([ids + [_IGNORED] * (length - len(ids)) for _, ids in rows])
@@ -197,7 +215,7 @@ def _sequence(random: Random, tokenizer: Tokenizer, end: int) -> tuple[list[int]
     tokens: list[int] = []
     wanted: list[int] = []
     for _ in range(random.choices(_TURNS, _TURN_SHARES)[0]):
-        turn = sample_turn(random, held_out=False)
+        turn = sample_turn(random, held_out=False, shares=_SHARES)
         prompt, answer = _encode(tokenizer, turn.prompt), _encode(tokenizer, turn.answer)
         tokens += prompt + answer
         # The last token of the prompt asks for the first of the answer, "done" for the end.
@@ -249,6 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--steps", type=int, default=default.steps)
+    parser.add_argument("--batch", type=int, default=default.batch)
     parser.add_argument("--matrix-rate", type=float, default=default.matrix_rate)
     parser.add_argument("--rate", type=float, default=default.rate)
     options = parser.parse_args(arguments)
@@ -256,6 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = TrainingPlan(
         seed=options.seed,
         steps=options.steps,
+        batch=options.batch,
         matrix_rate=options.matrix_rate,
         rate=options.rate,
     )

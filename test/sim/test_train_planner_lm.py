@@ -78,7 +78,7 @@ def test_any_text_has_tokens_and_digits_have_their_own(tokenizer: Tokenizer) -> 
 
 def test_batches_ask_for_the_answers_and_their_end(tokenizer: Tokenizer) -> None:
     end = tokenizer.token_to_id(END)
-    for batch in islice(sample_batches(Random(3), tokenizer), 3):
+    for batch in islice(sample_batches(Random(3), tokenizer, 32), 3):
         assert batch.tokens.shape == batch.wanted.shape
         for tokens, wanted in zip(batch.tokens, batch.wanted, strict=True):
             asked = tokenizer.decode(wanted[wanted >= 0].tolist(), skip_special_tokens=False)
@@ -92,7 +92,7 @@ def test_batches_ask_for_the_answers_and_their_end(tokenizer: Tokenizer) -> None
 def losses(tokenizer: Tokenizer, num_steps: int) -> list[float]:
     network = PlannerNetwork(HybridConfig.from_json(CONFIG), torch.Generator().manual_seed(0))
     prefix = torch.tensor([tokenizer.encode(PLANNER_PREFIX).ids])
-    batch = next(sample_batches(Random(4), tokenizer))
+    batch = next(sample_batches(Random(4), tokenizer, 32))
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     found = []
     for _ in range(num_steps):
@@ -112,7 +112,7 @@ def test_the_loss_of_one_batch_falls(tokenizer: Tokenizer) -> None:
 def test_equal_plans_give_equal_weights() -> None:
     def weights(seed: int) -> Tensor:
         with Progress(disable=True) as progress:
-            trained = train(TrainingPlan(seed=seed, steps=2), progress)
+            trained = train(TrainingPlan(seed=seed, steps=2, batch=8), progress)
         return trained.network.tensors()["model.layers.1.self_attn.q_proj.weight"]
 
     first = weights(4)
@@ -122,7 +122,7 @@ def test_equal_plans_give_equal_weights() -> None:
 
 def test_command_line_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:
     folder = tmp_path / "planner"
-    assert main(["--out", str(folder), "--steps", "1", "--seed", "7"]) == 0
+    assert main(["--out", str(folder), "--steps", "1", "--batch", "4", "--seed", "7"]) == 0
     model, text = load_planner_lm(folder, max_positions=128)
     assert text.decode(text.encode("go to the centre")) == "go to the centre"
     assert model.config == HybridConfig.from_json(CONFIG)

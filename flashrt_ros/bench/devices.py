@@ -88,6 +88,10 @@ class Device(abc.ABC):
         Both ranges are the device's and stay mapped. Time it with :meth:`torch_timer`.
         """
 
+    @abc.abstractmethod
+    def memory(self, address: int, num_bytes: int) -> torch.Tensor:
+        """Return memory of the device as ``uint8[num_bytes]``, without a copy; it stays mapped."""
+
     def versions(self) -> dict[str, str]:
         """Return the versions of what figures depend on."""
         found = {
@@ -144,6 +148,11 @@ class HostDevice(Device):
     ) -> Callable[[], object]:
         """Return a ``memmove``."""
         return lambda: ctypes.memmove(target_address, source_address, num_bytes)
+
+    def memory(self, address: int, num_bytes: int) -> torch.Tensor:
+        """Return a tensor over it."""
+        pages = (ctypes.c_uint8 * num_bytes).from_address(address)
+        return torch.frombuffer(pages, dtype=torch.uint8)
 
 
 class GpuDevice(Device):
@@ -231,9 +240,13 @@ class GpuDevice(Device):
         self, target_address: int, source_address: int, num_bytes: int
     ) -> Callable[[], object]:
         """Return one contiguous ``copy_``: a single ``cudaMemcpyAsync``."""
-        target = torch.as_tensor(_Range(target_address, num_bytes), device=self.torch_device)
-        source = torch.as_tensor(_Range(source_address, num_bytes), device=self.torch_device)
+        target = self.memory(target_address, num_bytes)
+        source = self.memory(source_address, num_bytes)
         return lambda: target.copy_(source, non_blocking=True)
+
+    def memory(self, address: int, num_bytes: int) -> torch.Tensor:
+        """Return a tensor over it."""
+        return torch.as_tensor(_Range(address, num_bytes), device=self.torch_device)
 
     def versions(self) -> dict[str, str]:
         """Return those of the host, and CUDA's."""

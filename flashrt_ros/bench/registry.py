@@ -42,6 +42,12 @@ BENCHES: dict[str, Bench] = {
     "replay": Bench("replay", "a captured plan beside eager and torch.compile", 2.5),
     "restore": Bench("restore", "restore by copy beside a raw copy, by flip beside a replay", 2.0),
     "snapshot": Bench("snapshot", "ticks with snapshots beside them, and without"),
+    "pinned": Bench(
+        "pinned", "pinned capsules in a set that outgrows its tier, beside an LRU cache", 1.5
+    ),
+    "archive": Bench(
+        "archive", "files beside plain writes and reads, and ticks with files beside them", 1.5
+    ),
     "fork": Bench("fork", "a fork into 16 lanes beside raw copies"),
     "tick": Bench("tick", "how late ticks start while cameras stream through the nodes", 1.5),
     "goal": Bench("goal", "a goal through a slot beside one through a topic"),

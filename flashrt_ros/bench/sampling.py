@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -144,11 +145,8 @@ def measure(
             _sample(case, plan.pace_s)
     found: dict[str, list[Sample]] = {name: [] for name in cases}
     names = list(cases)
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    begun = clock()
-    try:
+    with without_collector():
+        begun = clock()
         for number in range(plan.max_rounds):
             elapsed = clock() - begun
             if number >= plan.min_rounds and elapsed >= plan.seconds:
@@ -157,9 +155,6 @@ def measure(
             rng.shuffle(names)
             for name in names:
                 found[name].append(_sample(cases[name], plan.pace_s))
-    finally:
-        if was_enabled:
-            gc.enable()
     return {
         name: Samples(
             np.array([sample.device_ns for sample in samples]) / 1e3,
@@ -167,6 +162,19 @@ def measure(
         )
         for name, samples in found.items()
     }
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Collect garbage once, and then not until the end."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _sample(case: Case, pace_s: float) -> Sample:

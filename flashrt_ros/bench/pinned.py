@@ -1,0 +1,310 @@
+"""Pinned: restores of pinned capsules while the set around them outgrows the first tier."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+import xxhash
+
+from flashrt_ros.bench.context import Context, megabytes
+from flashrt_ros.bench.devices import Device
+from flashrt_ros.bench.failures import BenchError, WrongResultError
+from flashrt_ros.bench.lru_cache import LruCache
+from flashrt_ros.bench.models import StatefulPolicy
+from flashrt_ros.bench.result import Floats, Line, LinePanel, Result, Row, at_most
+from flashrt_ros.bench.sampling import Budget, Sample, median, p99, without_collector
+from flashrt_ros.bench.stand import Stand
+from flashrt_ros.engine import protocol
+
+MAX_RATIO = 1.25
+"""Of a pinned capsule's median at the largest set to that at the smallest."""
+
+MULTIPLES = (1, 2, 5, 10)
+"""Sizes of the set, in quotas of the first tier."""
+
+NUM_SLOTS = 8
+"""Capsules that the first tier's quota has room for."""
+
+NUM_PINNED = 4
+"""Of the set; ``home`` is not one of it, and has a slot more."""
+
+SIZES = {"cpu": 16 << 20, "cuda": 64 << 20}
+_TINY_BYTES = 1 << 20
+_TINY_MULTIPLES = (1, 2)
+
+_HOST_MULTIPLE = 3
+"""Quota of the host below a device, in quotas of the device."""
+
+_MARGIN_BYTES = 64 << 10
+"""Of a block, above its ballast."""
+
+_MIN_ROUNDS = 3
+_QUIET_S = 60.0
+
+_OURS = ("pinned", "others")
+_THEIRS = ("cache, the same ones", "cache, others")
+_NAMES = {
+    "pinned": "pinned capsule",
+    "others": "other capsules",
+    "cache, the same ones": "cache without pins, those pinned in the engine",
+    "cache, others": "cache without pins, the others",
+}
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found for one kind of capsules at one size of the set.
+
+    Attributes:
+        times: One for each restore.
+        tiers: How many of them came from where.
+    """
+
+    times: list[Sample] = field(default_factory=list)
+    tiers: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def wall_us(self) -> Floats:
+        """Times until the bytes were there, us."""
+        return np.array([sample.host_ns for sample in self.times]) / 1e3
+
+    @property
+    def origin(self) -> str:
+        """Where they came from, in words: "all from host", "from host 20 %, disk 80 %"."""
+        if len(self.tiers) == 1:
+            return f"all from {next(iter(self.tiers))}"
+        total = self.tiers.total()
+        shares = (f"{tier} {100 * count / total:.0f} %" for tier, count in self.tiers.most_common())
+        return f"from {', '.join(shares)}"
+
+
+def run(context: Context) -> Result:
+    """Let the set grow; at each size restore every capsule of it in random order, again and again.
+
+    The engine and the cache are asked for the same one in turn, and both rest in between:
+    what they move in the background is not in the times, unless they make one wait for it.
+
+    Raises:
+        WrongResultError: Other bytes came back, or a pinned capsule had been moved.
+        BenchError: The engine never rests.
+    """
+    num_bytes = _TINY_BYTES if context.is_tiny else SIZES[context.device.name]
+    multiples = _TINY_MULTIPLES if context.is_tiny else MULTIPLES
+    found: dict[int, dict[str, Found]] = {}
+    with ShelfOfCapsules(context.device, num_bytes) as shelf:
+        for number, multiple in enumerate(multiples):
+            budget = Budget(context.budget.share_s(len(multiples) - number))
+            context.say(f"{multiple} x the quota: making capsules")
+            shelf.grow(multiple * NUM_SLOTS)
+            context.say(f"{multiple} x the quota: comparing bytes")
+            shelf.check()
+            found[multiple] = _measure(context, shelf, budget, f"{multiple} x the quota")
+    size = f"{megabytes(num_bytes)} each"
+    rows = _rows(found)
+    ratio = next(row.ratio for row in reversed(rows) if row.target is not None)
+    return context.result(
+        "pinned",
+        rows,
+        [_panel(found, size)],
+        f"capsules of {size}, {NUM_SLOTS} in the first tier, {NUM_PINNED} of them pinned: "
+        f"at {multiples[-1]} x the quota a pinned one takes {ratio:.2f} times as long",
+    )
+
+
+class ShelfOfCapsules:
+    """An engine with capsules in every tier, and a cache with the same bytes.
+
+    Args:
+        device: Where they run.
+        num_bytes: Of ballast in each capsule.
+    """
+
+    def __init__(self, device: Device, num_bytes: int) -> None:
+        self._device = device
+        self._digests: list[str] = []
+        with ExitStack() as exits:
+            folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="flashrt_bench_")))
+            quota = NUM_SLOTS * (num_bytes + _MARGIN_BYTES)
+            self._stand = exits.enter_context(
+                Stand(
+                    device,
+                    StatefulPolicy(num_bytes),
+                    # And one for home, which is pinned too.
+                    capsule_quota_bytes=quota + num_bytes + _MARGIN_BYTES,
+                    capsule_host_quota_bytes=_HOST_MULTIPLE * quota,
+                    capsule_disk_quota_bytes=2 * MULTIPLES[-1] * quota,
+                    capsule_folder=str(folder / "capsules"),
+                )
+            )
+            self._stand.activate()
+            (folder / "cache").mkdir()
+            memory = [(device.torch_device, NUM_SLOTS)]
+            if self._stand.engine.core.backend.has_own_memory:
+                memory.append((torch.device("cpu"), _HOST_MULTIPLE * NUM_SLOTS))
+            self._tiers = [tier.name for tier in self._stand.engine.core.store.room.all_tiers]
+            lane, layout = self._stand.environment.lane, self._stand.engine.core.layout
+            self._lane = device.memory(lane.address, layout.capsule_bytes)
+            self._cache = LruCache(self._lane.numel(), memory, folder / "cache")
+            self._exits = exits.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._exits.close()
+
+    @property
+    def keys(self) -> range:
+        """Of the capsules, the pinned ones first."""
+        return range(len(self._digests))
+
+    def grow(self, count: int) -> None:
+        """Make capsules, each of other bytes, until there are ``count``."""
+        for key in range(len(self._digests), count):
+            self._stand.scramble(key + 1)
+            reply = self._stand.snapshot(_name(key))
+            if key < NUM_PINNED:
+                self._stand.engine.handle(protocol.Pin(0, reply.capsule.id, True, 0))
+            self._cache.put(key, self._lane)
+            self._digests.append(self._digest())
+        self.rest()
+
+    def check(self) -> None:
+        """Restore every capsule and compare what comes with what was there.
+
+        Raises:
+            WrongResultError: It is something else.
+        """
+        if len(set(self._digests)) < len(self._digests):
+            raise WrongResultError("capsules are alike, so that comparing them proves nothing")
+        for key in self.keys:
+            for what, restore in (("the engine", self.restore), ("the cache", self.restore_cached)):
+                self._lane.zero_()
+                restore(key)
+                if self._digest() != self._digests[key]:
+                    raise WrongResultError(f"{what} brought other bytes back than were saved")
+            self.rest()
+
+    def restore(self, key: int) -> bool:
+        """Have the engine restore a capsule; False if it did so without a copy."""
+        return self._stand.restore(_name(key)).path == "copy"
+
+    def restore_cached(self, key: int) -> None:
+        """Copy a tensor of the cache into the lane."""
+        self._lane.copy_(self._cache.get(key))
+
+    @property
+    def first_tier(self) -> str:
+        """Name the fastest tier."""
+        return self._tiers[0]
+
+    def tier_of(self, key: int) -> str:
+        """Name the tier that a capsule is in."""
+        return self._stand.engine.core.store.get(_name(key)).tier
+
+    def cached_tier_of(self, key: int) -> str:
+        """Name the tier that the cache has a tensor in."""
+        return self._tiers[self._cache.level_of(key)]
+
+    def rest(self) -> None:
+        """Let the engine move what it moves in the background, to the end.
+
+        Raises:
+            BenchError: It has none.
+        """
+        self._device.settle()
+        end = Budget(_QUIET_S)
+        mover = self._stand.engine.core.storage.mover
+        while mover.wait(_QUIET_S):
+            if not end.left_s:
+                raise BenchError("the engine moves capsules without an end")
+
+    def _digest(self) -> str:
+        self._device.settle()
+        return xxhash.xxh3_128_hexdigest(self._lane.cpu().numpy().data)
+
+
+def _measure(
+    context: Context, shelf: ShelfOfCapsules, budget: Budget, text: str
+) -> dict[str, Found]:
+    found = {name: Found() for name in _NAMES}
+    # A round costs what it costs; the next begins only if it is likely to end in time.
+    round_s = 0.0
+    number = 0
+    with without_collector():
+        while number < _MIN_ROUNDS or budget.left_s > round_s:
+            number += 1
+            begun_s = budget.left_s
+            context.say(f"{text}: round {number}")
+            for key in context.rng.sample(shelf.keys, len(shelf.keys)):
+                _restore_both(context, shelf, key, found)
+            round_s = begun_s - budget.left_s
+    return found
+
+
+def _restore_both(
+    context: Context, shelf: ShelfOfCapsules, key: int, found: dict[str, Found]
+) -> None:
+    kind = key >= NUM_PINNED
+    ours = (_OURS[kind], shelf.tier_of, shelf.restore)
+    theirs = (_THEIRS[kind], shelf.cached_tier_of, shelf.restore_cached)
+    for name, tier_of, restore in context.rng.sample((ours, theirs), 2):
+        tier = tier_of(key)
+        if name == "pinned" and tier != shelf.first_tier:
+            raise WrongResultError(f"a pinned capsule lies in the tier {tier}")
+        sample, answer = context.device.time_wall(lambda restore=restore: restore(key))  # type: ignore[misc]
+        if answer is False:
+            raise WrongResultError("a restore copied nothing")
+        found[name].times.append(sample)
+        found[name].tiers[tier] += 1
+        shelf.rest()
+
+
+def _rows(found: dict[int, dict[str, Found]]) -> list[Row]:
+    rows = []
+    smallest, largest = min(found), max(found)
+    for name, words in _NAMES.items():
+        base_us = median(found[smallest][name].wall_us)
+        for multiple, kinds in found.items():
+            us = kinds[name].wall_us
+            is_bound = name == "pinned" and multiple == largest
+            rows.append(
+                Row(
+                    f"{words}, set of {multiple} x the quota",
+                    "us",
+                    median(us),
+                    p99(us),
+                    median(us) / base_us,
+                    at_most("ratio", MAX_RATIO) if is_bound else None,
+                    kinds[name].origin,
+                )
+            )
+    return rows
+
+
+def _panel(found: dict[int, dict[str, Found]], size: str) -> LinePanel:
+    multiples: Sequence[int] = tuple(found)
+    lines = []
+    for name, words in _NAMES.items():
+        us = [found[multiple][name].wall_us for multiple in multiples]
+        medians, highs = [median(values) for values in us], [p99(values) for values in us]
+        lines.append(Line(words, multiples, medians, highs, is_ours=name in _OURS))
+    return LinePanel(f"a restore, µs, {size}", "set, in quotas of the first tier", lines)
+
+
+def _name(key: int) -> str:
+    return f"capsule_{key}"

@@ -22,7 +22,8 @@ PLACE_NAMES: tuple[str, ...] = (
 COUNTS: dict[int, str] = {1: "", 2: " twice", 3: " three times"}
 """Words for how often, to be put after the rest."""
 
-_VERBS = ("go", "move", "drive", "head", "travel", "slide")
+_VERBS = ("go", "go", "move", "drive", "head", "travel", "slide", "steer", "move the pusher")
+_CIRCLE = "circle"  # the one verb that is part of a step's words
 _BLOCKS = ("block", "block", "block", "T", "piece", "obstacle")
 _SYNONYMS = {"upper": ("upper", "top"), "lower": ("lower", "bottom")}
 _RELATIONS = {
@@ -52,7 +53,10 @@ def place_noun(random: Random, name: str) -> str:
     if words[-1] == "edge":
         words[-1] = random.choice(("edge", "edge", "border"))
     elif words[-1] == "side":
-        words[-1] = random.choice(("side of the table", "half", "half of the table"))
+        kind = random.choice(("", "side of the table", "half", "half of the table"))
+        if not kind:
+            return f"the {_SYNONYMS.get(name.split()[0], (words[0],))[-1]}"
+        words[-1] = kind
     elif words[-1] != "corner":
         words[-1] += random.choice(("", "", "", " area", " quarter"))
     if name.startswith(("upper left", "upper right", "lower left", "lower right")):
@@ -111,12 +115,13 @@ def lap_phrase(random: Random, *, is_clockwise: bool, count: int) -> str:
     """Return words for one lap or two round the block."""
     way = random.choice(("", " clockwise")) if is_clockwise else _anticlockwise(random)
     start = random.choice(("", "all the way ", "right ", "once " if count == 1 else ""))
+    round_ = random.choice((*_ROUNDS, _CIRCLE))
     if count == 2:
         often = random.choice((" twice", " two times"))
-        return (
-            f"{random.choice(_ROUNDS)} {_block(random)}{random.choice((way + often, often + way))}"
-        )
-    return f"{start}{random.choice(_ROUNDS)} {_block(random)}{way}"
+        return f"{round_} {_block(random)}{random.choice((way + often, often + way))}"
+    if round_ == _CIRCLE:
+        return f"{round_} {_block(random)}{way}"
+    return f"{start}{round_} {_block(random)}{way}"
 
 
 def tour_phrase(random: Random, *, is_clockwise: bool) -> str:
@@ -168,6 +173,8 @@ def join_steps(random: Random, steps: list[str]) -> str:
 
 def with_verb(random: Random, words: str) -> str:
     """Put a verb of motion before what follows one."""
+    if words.startswith(_CIRCLE):
+        return words
     return f"{random.choice(_VERBS)} {words}"
 
 

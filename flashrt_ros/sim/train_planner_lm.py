@@ -127,8 +127,8 @@ class TrainedPlanner:
         (folder / "config.json").write_text(text, encoding="utf-8")
         (folder / "tokenizer.json").write_text(self.tokenizer.to_str(), encoding="utf-8")
         metadata = {"format": "pt", "training": json.dumps(dict(figures))}
-        path = folder / "model.safetensors"
-        safetensors.torch.save_file(self.network.tensors(), path, metadata)
+        data = safetensors.torch.save(self.network.tensors(), metadata)
+        (folder / "model.safetensors").write_bytes(data)
 
 
 @dataclass(frozen=True, slots=True)

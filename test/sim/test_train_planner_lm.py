@@ -92,7 +92,7 @@ def test_batches_ask_for_the_answers_and_their_end(tokenizer: Tokenizer) -> None
 def losses(tokenizer: Tokenizer, num_steps: int) -> list[float]:
     network = PlannerNetwork(HybridConfig.from_json(CONFIG), torch.Generator().manual_seed(0))
     prefix = torch.tensor([tokenizer.encode(PLANNER_PREFIX).ids])
-    batch = next(sample_batches(Random(4), tokenizer, 32))
+    batch = next(sample_batches(Random(4), tokenizer, 8))
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     found = []
     for _ in range(num_steps):

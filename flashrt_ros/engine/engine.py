@@ -78,7 +78,7 @@ class Engine:
         self._verbs = Verbs(self.core, self._ticks, self._moves, self._branches)
         self._library = Library(self.core, self._moves)
         self._library.take_in_kept()
-        self._waits = Waits(self._carry_out, self.core.storage.mover)
+        self._waits = Waits(self._carry_out, self.core.storage.mover, self._generation)
         self._handlers: dict[type, Callable[..., protocol.Reply]] = {
             protocol.Activate: self._activate,
             protocol.Deactivate: self._deactivate,
@@ -271,6 +271,7 @@ class Engine:
     ) -> protocol.Interrupted:
         """Interrupt an environment, taking a goal over from ``ring`` in the same instant."""
         reply = self._verbs.interrupt(self.environment(request.env_index), request, ring)
+        self._waits.overtake(request.env_index)
         self._ticks.wake()
         return reply
 
@@ -434,6 +435,10 @@ class Engine:
             depth=len(env.interruptions),
             barrier_ns=self.core.latches.observation_bound_ns(env),
         )
+
+    def _generation(self, env_index: int) -> int:
+        environments = self.core.environments
+        return environments[env_index].generation if 0 <= env_index < len(environments) else 0
 
     def _require_hooks(self, verb: str) -> None:
         if not self.core.config.test_hooks:

@@ -83,12 +83,14 @@ class Interruption:
         goal: Payload of the goal in force then, with its meta; None when there was none.
         goal_bound_ns: Stamp that goals had to have reached then.
         reason: As the caller gave it.
+        was_held: An interrupt before it had asked for a pause that nothing had ended.
     """
 
     capsule: Capsule
     goal: tuple[bytes, SlotMeta] | None
     goal_bound_ns: int
     reason: str
+    was_held: bool
 
 
 @dataclass(frozen=True, slots=True)

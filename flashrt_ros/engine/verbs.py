@@ -196,11 +196,14 @@ class Verbs:
             )
         started = core.clock_ns()
         capsule = self._moves.create(env, automatic=True, labels=("automatic=interrupt",))
+        was_held = env.is_held and not core.latches.has_new_goal(env)
         # the goal in force is the newest committed, whether or not a plan has latched it
         core.latches.promote_goal(env)
         goal = core.goals.in_force(env)
         bound_ns = core.latches.goal_bound_ns(env)
-        env.interruptions.append(Interruption(capsule, goal, bound_ns, request.reason))
+        env.interruptions.append(
+            Interruption(capsule, goal, bound_ns, request.reason, was_held=was_held)
+        )
         boundary = self._ticks.abandon(env)
         sequence = 0
         if commit is not None and ring is not None:
@@ -238,7 +241,10 @@ class Verbs:
         )
 
     def resume(self, env: Environment, request: protocol.Resume) -> protocol.Moved:
-        """Restore the boundary on top of the stack, with its goal or under the live one."""
+        """Restore the boundary on top of the stack, with its goal or under the live one.
+
+        A pause that was interrupted goes on, unless the live goal is kept.
+        """
         if not env.interruptions:
             raise NothingToResumeError(f"environment {env.env_index} was not interrupted")
         if not request.keep_goal:
@@ -252,7 +258,8 @@ class Verbs:
         if not request.keep_goal:
             self._core.latches.raise_goal_barrier(env)
             self._core.goals.replay(env, top.goal)
-        env.is_held = False
+        # what was interrupted may have been a pause; a goal that is to be kept ends it
+        env.is_held = top.was_held and not request.keep_goal
         self._moves.truncate_boundaries(env)
         moved = self._moves.moved(env, EventKind.RESUME, top.capsule.id, path, started)
         self._moves.recycle(top.capsule)

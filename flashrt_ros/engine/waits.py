@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flashrt_ros.capsule.mover import Mover
 from flashrt_ros.capsule.room import NotYet
 from flashrt_ros.engine import protocol
-from flashrt_ros.errors import BusyError, DeviceLostError, FlashrtError
+from flashrt_ros.errors import AbandonedError, BusyError, DeviceLostError, FlashrtError
 
 Answer = protocol.Reply | FlashrtError
 
@@ -17,6 +17,17 @@ Done = Callable[[Answer], None]
 
 CarryOut = Callable[[protocol.Request, Done], None]
 """Carries a verb out and answers it now or later; or raises, with nothing changed."""
+
+_BOUND = (
+    protocol.Snapshot,
+    protocol.Restore,
+    protocol.Fork,
+    protocol.Rollback,
+    protocol.Resume,
+    protocol.Instruct,
+    protocol.ResumeTurn,
+)
+"""Verbs that concern where an environment stands; files don't."""
 
 EMBEDDED_WAIT_S = 60.0
 """Longest that a verb of an embedded engine waits while nothing is moved."""
@@ -42,16 +53,21 @@ class Waits:
     """Holds the verbs that found bytes on disk, or a tier full.
 
     They are served in the order they came. Ticks and other verbs go on meanwhile: a verb
-    that waited acts on the boundary at which it is carried out.
+    that waited acts on the boundary at which it is carried out. One that concerns where an
+    environment stands ends when a verb asked after it has moved that environment: what was
+    asked before a reset or an interrupt does not act after it.
 
     Args:
         carry_out: Does a verb, or raises ``NotYet``.
         mover: Moves what they wait for.
+        generation: Of an environment, which grows whenever it moves; 0 for one that is not
+            there.
     """
 
-    def __init__(self, carry_out: CarryOut, mover: Mover) -> None:
+    def __init__(self, carry_out: CarryOut, mover: Mover, generation: Callable[[int], int]) -> None:
         self._carry_out = carry_out
         self._mover = mover
+        self._generation = generation
         self._waits: list[Wait] = []
 
     def begin(self, request: protocol.Request, done: Done) -> Wait | None:
@@ -60,17 +76,40 @@ class Waits:
         Raises:
             FlashrtError: The verb was refused; nothing changed.
         """
+        wait = Wait(request, done, "")
         try:
-            self._carry_out(request, done)
-        except NotYet as wait:
-            self._waits.append(Wait(request, done, wait.capsule_id))
-            return self._waits[-1]
+            self._try(wait)
+        except NotYet as not_yet:
+            wait.capsule_id = not_yet.capsule_id
+            self._waits.append(wait)
+            return wait
         return None
 
     def cancel(self, wait: Wait) -> None:
         """Forget a verb whose caller is gone; nothing if it was answered."""
         if wait in self._waits:
             self._waits.remove(wait)
+
+    def overtake(self, env_index: int, by: Wait | None = None) -> None:
+        """End what waits for an environment that has moved, if it was asked before ``by``.
+
+        Args:
+            env_index: The environment.
+            by: What has moved it; None for a verb that was asked just now.
+        """
+        for wait in tuple(self._waits):
+            if wait is by:
+                return
+            request = wait.request
+            if isinstance(request, _BOUND) and request.env_index == env_index:
+                self._waits.remove(wait)
+                wait.done(
+                    AbandonedError(
+                        f"{type(request).__name__} waited, and a verb asked after it has moved "
+                        f"environment {env_index}",
+                        fix="ask again, if it is still wanted where the environment stands now",
+                    )
+                )
 
     def background(self, max_bytes: int) -> bool:
         """Move one slice; serve who can be served now. True while there is more to do.
@@ -104,15 +143,24 @@ class Waits:
             raise answers[0]
         return answers[0]
 
+    def _try(self, wait: Wait) -> None:
+        env_index: int = getattr(wait.request, "env_index", -1)
+        before = self._generation(env_index)
+        self._carry_out(wait.request, wait.done)
+        if self._generation(env_index) != before:
+            self.overtake(env_index, wait)
+
     def _serve(self) -> None:
         failures = self._mover.take_failures()
         for wait in tuple(self._waits):
+            if wait not in self._waits:
+                continue  # forgotten by what an answer before it led to
             if wait.capsule_id in failures:
                 self._waits.remove(wait)
                 wait.done(failures[wait.capsule_id])
                 continue
             try:
-                self._carry_out(wait.request, wait.done)
+                self._try(wait)
             except NotYet as again:
                 wait.capsule_id = again.capsule_id
                 continue

@@ -28,7 +28,13 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from flashrt_ros.cli.processes import child_environment
-from flashrt_ros.cli.up import NODE_MODULES, REMAPPINGS, engine_command, node_parameters
+from flashrt_ros.cli.up import (
+    NODE_MODULES,
+    REMAPPINGS,
+    engine_command,
+    node_parameters,
+    planner_engine_command,
+)
 from flashrt_ros.nodes.configuration import full_namespace, load
 from launch import LaunchContext, LaunchDescription
 
@@ -74,17 +80,23 @@ def _processes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     pushed = context.launch_configurations.get("ros_namespace", "")
     folder = Path(tempfile.mkdtemp(prefix="flashrt_ros_"))
     environment = child_environment()
-    command = engine_command(
-        configuration, folder, full_namespace(pushed, namespace), argument("device")
-    )
+    full = full_namespace(pushed, namespace)
+    commands = {
+        "engine": engine_command(configuration, folder, full, argument("device")),
+        "planner_engine": planner_engine_command(configuration, folder, full),
+    }
     entities: list[LaunchDescriptionEntity] = [
         RegisterEventHandler(OnShutdown(on_shutdown=_remover(folder))),
-        ExecuteProcess(
-            cmd=list(command),
-            name="engine",
-            output="screen",
-            additional_env=environment,
-            on_exit=Shutdown(reason="the engine ended"),
+        *(
+            ExecuteProcess(
+                cmd=list(command),
+                name=name,
+                output="screen",
+                additional_env=environment,
+                on_exit=Shutdown(reason=f"the {name} ended"),
+            )
+            for name, command in commands.items()
+            if command is not None
         ),
     ]
     for name, module in NODE_MODULES.items():

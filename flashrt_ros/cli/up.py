@@ -88,7 +88,7 @@ def process_specs(
     autostart: bool,
     device: str = "",
 ) -> tuple[ProcessSpec, ...]:
-    """Return what to start, the engine first; parameter files go to ``folder``.
+    """Return what to start, engines first; parameter files go to ``folder``.
 
     Args:
         configuration: Checked.
@@ -103,6 +103,9 @@ def process_specs(
             another name.
     """
     specs = [ProcessSpec("engine", engine_command(configuration, folder, namespace, device))]
+    planner_command = planner_engine_command(configuration, folder, namespace)
+    if planner_command is not None:
+        specs.append(ProcessSpec("planner_engine", planner_command))
     for name, module in NODE_MODULES.items():
         if name == "sim" and not with_sim:
             continue
@@ -143,6 +146,32 @@ def engine_command(
     file = folder / "engine.json"
     file.write_bytes(msgspec.json.encode(engine))
     return python_module("flashrt_ros.engine", "--config", str(file))
+
+
+def planner_engine_command(
+    configuration: Configuration, folder: Path, namespace: str
+) -> tuple[str, ...] | None:
+    """Return the planner engine's command line, None where the file has no section for it.
+
+    Raises:
+        ConfigError: The planner node looks for another planner engine, or for none.
+    """
+    planner = configuration.planner_engine
+    if planner is None:
+        return None
+    name = engine_name(namespace, planner.name)
+    wanted = str(configuration.nodes["planner_node"]["model_engine"])
+    found = engine_name(namespace, wanted) if wanted else "none"
+    if found != name:
+        raise ConfigError(
+            "planner_node looks for another planner engine than the one started",
+            expected=name,
+            found=found,
+            fix="make 'model_engine' of the node and 'name' of the planner engine agree",
+        )
+    file = folder / "planner_engine.json"
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(planner, name=name)))
+    return python_module("flashrt_ros.planner", "--config", str(file))
 
 
 def node_parameters(configuration: Configuration, name: str, autostart: bool) -> dict[str, Value]:

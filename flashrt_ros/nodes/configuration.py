@@ -6,6 +6,7 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import yaml
@@ -15,8 +16,11 @@ from flashrt_ros.errors import ConfigError, ParameterTypeError, UnknownParameter
 from flashrt_ros.nodes.checks import check_nodes
 from flashrt_ros.nodes.declarations import SECTIONS
 from flashrt_ros.nodes.parameters import ROS_PARAMETERS, Value, check_values, is_of_ros
+from flashrt_ros.planner.config import PlannerConfig
 
 CONFIG_NAME = "flashrt.yaml"
+
+_Config = TypeVar("_Config", EngineConfig, PlannerConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +32,14 @@ class Configuration:
         nodes: One value for every parameter of each node, by section, with those of
             ROS's own (``use_sim_time``, ``qos_overrides``) where the file sets them.
         path: Where it was read.
+        planner_engine: What the planner engine's process is told, its name not resolved
+            yet; None where the file has no section for it.
     """
 
     engine: EngineConfig
     nodes: Mapping[str, Mapping[str, Value]]
     path: Path
+    planner_engine: PlannerConfig | None = None
 
 
 def default_config_path() -> Path:
@@ -81,12 +88,15 @@ def load(path: Path | None = None) -> Configuration:
     common = sections.pop("**", {})
     nodes: dict[str, dict[str, Value]] = {}
     for name, specs in SECTIONS.items():
-        given = {**common, **sections.get(name, {})} if name != "engine" else sections.get(name, {})
+        is_node = name not in ("engine", "planner_engine")
+        given = {**common, **sections.get(name, {})} if is_node else sections.get(name, {})
         nodes[name] = check_values(name, specs, given)
         nodes[name].update(_ros_parameters(name, given))
-    engine = _engine(nodes.pop("engine"))
+    engine = _engine(nodes.pop("engine"), EngineConfig)
+    planner_engine = _engine(nodes.pop("planner_engine"), PlannerConfig)
     check_nodes(nodes, engine)
-    return Configuration(engine, nodes, path)
+    is_wanted = "planner_engine" in sections
+    return Configuration(engine, nodes, path, planner_engine if is_wanted else None)
 
 
 def full_namespace(pushed: str, namespace: str) -> str:
@@ -130,10 +140,10 @@ def _ros_parameters(owner: str, given: Mapping[str, object]) -> dict[str, Value]
     return found
 
 
-def _engine(values: Mapping[str, Value]) -> EngineConfig:
+def _engine(values: Mapping[str, Value], kind: type[_Config]) -> _Config:
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
     try:
-        return msgspec.convert(plain, EngineConfig)
+        return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"the engine's section can't be used: {error}") from error
 

@@ -10,8 +10,9 @@ from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.nodes.parameters import Kind, ParameterSpec
 from flashrt_ros.nodes.planner_parameters import PLANNER
 from flashrt_ros.nodes.policy_parameters import POLICY
+from flashrt_ros.planner.config import PlannerConfig
 
-__all__ = ["ENGINE", "PLANNER", "POLICY", "SECTIONS", "SIM"]
+__all__ = ["ENGINE", "PLANNER", "PLANNER_ENGINE", "POLICY", "SECTIONS", "SIM"]
 
 SIM: tuple[ParameterSpec, ...] = (
     ParameterSpec(
@@ -41,10 +42,10 @@ SIM: tuple[ParameterSpec, ...] = (
 )
 
 
-def _engine() -> tuple[ParameterSpec, ...]:
+def _engine(config: type[EngineConfig | PlannerConfig]) -> tuple[ParameterSpec, ...]:
     kinds: dict[object, Kind] = {bool: "bool", int: "int", float: "float", str: "str"}
     specs = []
-    for field in msgspec.structs.fields(EngineConfig):
+    for field in msgspec.structs.fields(config):
         default = list(field.default) if isinstance(field.default, tuple) else field.default
         choices: tuple[str, ...] = ()
         kind: Kind
@@ -52,16 +53,20 @@ def _engine() -> tuple[ParameterSpec, ...]:
             kind, choices = "str", typing.get_args(field.type)
         else:
             kind = kinds.get(field.type, "str[]")
-        text = f"As EngineConfig.{field.name}."
+        text = f"As {config.__name__}.{field.name}."
         specs.append(ParameterSpec(field.name, kind, default, text, choices=choices))
     return tuple(specs)
 
 
-ENGINE: tuple[ParameterSpec, ...] = _engine()
+ENGINE: tuple[ParameterSpec, ...] = _engine(EngineConfig)
 """The engine is no ROS node, but its section is checked alike; ranges are EngineConfig's."""
+
+PLANNER_ENGINE: tuple[ParameterSpec, ...] = _engine(PlannerConfig)
+"""Likewise; a file without this section starts no planner engine."""
 
 SECTIONS: dict[str, tuple[ParameterSpec, ...]] = {
     "engine": ENGINE,
+    "planner_engine": PLANNER_ENGINE,
     "policy_node": POLICY,
     "planner_node": PLANNER,
     "sim": SIM,

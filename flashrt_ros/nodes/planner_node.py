@@ -23,6 +23,7 @@ from flashrt_ros.nodes.conversions import duration_to_ns, joint_positions
 from flashrt_ros.nodes.declarations import PLANNER
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import Goal, GoalChecker, goal_channel, only_field, require_frame
+from flashrt_ros.nodes.hosted_model import HostedModel
 from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.outputs import OutputReader
 from flashrt_ros.nodes.parameters import Settings
@@ -31,7 +32,7 @@ from flashrt_ros.nodes.process import leave, run_node
 from flashrt_ros.nodes.reports import GOAL_QOS
 from flashrt_ros.nodes.schema import apply_schema, parse_schema
 from flashrt_ros.nodes.session import SessionNode
-from flashrt_ros.nodes.words import parse_named_goals, word_values
+from flashrt_ros.nodes.words import is_named, parse_named_goals, word_values
 
 NAME = "planner_node"
 
@@ -58,6 +59,8 @@ class PlannerNode(SessionNode):
         self._channel: protocol.ChannelInfo | None = None
         self._joint_names: tuple[str, ...] = ()
         self._outputs: OutputReader | None = None
+        self._model = HostedModel(self, on_subgoal=self._take_subgoal)
+        self._named_goals: dict[str, tuple[float, ...]] = {}
         self._is_active = False
         self._lock = threading.Lock()
         self._num_accepted = 0
@@ -113,6 +116,9 @@ class PlannerNode(SessionNode):
             on_gone=self.fault,
             on_error=self.log_error,
         )
+        self._named_goals = named_goals
+        if settings.text("model_engine"):
+            self._model.open(settings, channel, self._joint_names)
 
     def activate(self) -> None:
         """Take goals from here on; planners may number from the start again."""
@@ -126,6 +132,8 @@ class PlannerNode(SessionNode):
         """Take no goal any more; returns after the one in progress."""
         with self._lock:
             self._is_active = False
+        if self._model.is_open:
+            self._model.stop(self.settings.integer("env_index"))
 
     def lost(self, error: FlashrtError) -> None:
         """Say that goals lead nowhere; called with a goal in progress, perhaps."""
@@ -139,6 +147,7 @@ class PlannerNode(SessionNode):
             self._writers = {}
             self._checker = None
             self._arbiter = None
+        self._model.close()
         if self._outputs is not None:
             self._outputs.close()
             self._outputs = None
@@ -148,6 +157,7 @@ class PlannerNode(SessionNode):
         """End every wait for the engine; a goal in progress fails."""
         super().cut()
         self._slots.cut()
+        self._model.cut()
 
     def facts(self) -> dict[str, object]:
         """Return what diagnostics add for this node; refusals are counted beside them."""
@@ -164,6 +174,8 @@ class PlannerNode(SessionNode):
             )
         facts["hand-overs"] = arbiter.num_hand_overs
         facts["planners forgotten"] = arbiter.num_forgotten
+        if self._model.is_open:
+            facts["subgoals waiting"] = self._model.num_waiting
         return facts
 
     def _forward(self, event: protocol.Event) -> None:
@@ -173,7 +185,7 @@ class PlannerNode(SessionNode):
 
     # goals -----------------------------------------------------------------------------------
 
-    def _listen(self, kind: Any, topic: str, convert: Callable[[Any], Subgoal]) -> None:
+    def _listen(self, kind: Any, topic: str, convert: Callable[[Any], Subgoal | None]) -> None:
         def take(message: Any) -> None:
             with self._lock:
                 try:
@@ -183,7 +195,9 @@ class PlannerNode(SessionNode):
                             expected="state active",
                             found=self.state_label,
                         )
-                    self._commit(topic, convert(message))
+                    goal = convert(message)
+                    if goal is not None:
+                        self._commit(topic, goal)
                 except FlashrtError as error:
                     self._refuse(topic, message, error)
 
@@ -264,13 +278,35 @@ class PlannerNode(SessionNode):
         state.header.frame_id = self._channel.frame
         return self._subgoal("goal_joints", state.header, values)
 
-    def _from_text(self, text: String) -> Subgoal:
-        """Words have no stamp: they were said when they came."""
+    def _from_text(self, text: String) -> Subgoal | None:
+        """Return a goal in words, or begin a plan and return None.
+
+        Words have no stamp: they were said when they came.
+        """
         if not text.data.strip():
             raise UnsupportedError("the instruction is empty", expected="words")
+        if self._model.is_open and not is_named(text.data, self._named_goals):
+            self._model.instruct(
+                text.data,
+                env_index=self.settings.integer("env_index"),
+                mode=self.settings.text("instruction_mode"),
+            )
+            return None
         goal = self._subgoal("instruction", messages.header(self.reports.now_ns()), [])
         goal.text = text.data
         return goal
+
+    def _take_subgoal(self, values: tuple[float, ...]) -> None:
+        """Make a goal of a plan's subgoal; called in the model's thread."""
+        with self._lock:
+            if not self._is_active or self._channel is None:
+                return
+            header = messages.header(self.reports.now_ns(), self._channel.frame)
+            goal = self._subgoal("instruction", header, list(values))
+            try:
+                self._commit("instruction", goal)
+            except FlashrtError as error:
+                self._refuse("instruction", goal, error)
 
     def _subgoal(self, planner: str, header: Any, values: list[float]) -> Subgoal:
         assert self._checker is not None

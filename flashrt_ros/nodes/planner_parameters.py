@@ -68,5 +68,38 @@ PLANNER: tuple[ParameterSpec, ...] = (
         [],
         "Goals in words, 'go left = -0.5 0.0' each: values in the channel's frame.",
     ),
+    ParameterSpec(
+        "model_engine",
+        "str",
+        "",
+        "Planner engine that turns instructions into subgoals; a relative name stands in the "
+        "node's namespace, empty: none.",
+    ),
+    ParameterSpec(
+        "instruction_mode",
+        "str",
+        "new",
+        "Whether an instruction begins a text of its own or goes on with the one before.",
+        choices=("new", "append"),
+    ),
+    ParameterSpec(
+        "subgoal_dwell_s",
+        "float",
+        3.0,
+        "How long a subgoal of a plan is the goal, before the next one is.",
+        "s",
+        0.0,
+        3600.0,
+    ),
+    ParameterSpec(
+        "subgoal_reached_m",
+        "float",
+        0.0,
+        "Distance of joint_states from a subgoal at which the next one is the goal at once; 0 "
+        "waits for the dwell time.",
+        "m",
+        0.0,
+        1000.0,
+    ),
     *GOALS,
 )

@@ -111,21 +111,30 @@ class SessionNode(ManagedNode):
     @property
     def engine(self) -> str:
         """Resolved name of the engine."""
-        return engine_name(self.get_namespace(), self.settings.text("engine"))
+        return self.resolve_engine(self.settings.text("engine"))
 
     @property
     def uses_sim_time(self) -> bool:
         """Whether the node's clock follows ``/clock``."""
         return bool(self.get_parameter("use_sim_time").value)
 
-    def connect(self, purpose: str, wait_s: float = 0.0) -> EngineClient:
+    def resolve_engine(self, name: str) -> str:
+        """Return an engine's full name; a relative one stands in the node's namespace."""
+        return engine_name(self.get_namespace(), name)
+
+    def connect(self, purpose: str, wait_s: float = 0.0, *, engine: str = "") -> EngineClient:
         """Open one more connection to the engine.
+
+        Args:
+            purpose: What it is for; part of the client's name.
+            wait_s: How long to wait for the engine.
+            engine: Another engine's name, relative or absolute; "" for the node's own.
 
         Raises:
             EngineGoneError: No engine answered within ``wait_s``.
         """
         return connect(
-            self.engine,
+            self.resolve_engine(engine) if engine else self.engine,
             f"{self.get_fully_qualified_name()}/{purpose}",
             wait_s=wait_s,
             request_s=self.settings.number("request_timeout_s"),

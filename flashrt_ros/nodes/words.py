@@ -42,6 +42,11 @@ def parse_named_goals(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
     return goals
 
 
+def is_named(text: str, named: Mapping[str, tuple[float, ...]]) -> bool:
+    """Tell whether words are a named goal, whatever case and spaces."""
+    return _plain(text) in named
+
+
 def word_values(text: str, field: FieldInfo, named: Mapping[str, tuple[float, ...]]) -> Array:
     """Return a goal in words as values of a field.
 

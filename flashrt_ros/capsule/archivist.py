@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 _NICENESS = 10
 """Above the loop's, where both want a core."""
 
+_REAL_TIME_PRIORITY = 1
+"""Below the loop's, where that has one."""
+
 
 @dataclass(slots=True, eq=False)
 class Task:
@@ -37,8 +40,10 @@ class Task:
 class Archivist:
     """Runs tasks one after the other on a thread of its own; hands results over when polled.
 
-    The thread starts with the first task and gives way to the loop: it drops the real-time
-    priority that it may have inherited.
+    The thread starts with the first task and gives way to the loop. Where the process's main
+    thread has a real-time priority, it takes the lowest one: a thread of no such priority
+    may lose its core to any other process while it holds the interpreter's lock, and then
+    the loop waits for that process too.
     """
 
     def __init__(self) -> None:
@@ -101,10 +106,9 @@ class Archivist:
         self.close()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.nice(_NICENESS)  # of this thread alone, as Linux has it
         while (task := self._tasks.get()) is not None:
+            _give_way()
             try:
                 task.outcome = task.work()
             except FlashrtError as error:
@@ -113,3 +117,14 @@ class Archivist:
                 logger.exception("a task of the archivist failed")
                 task.outcome = FlashrtError(f"work on a capsule file failed: {error!r}")
             self._ended.put(task)
+
+
+def _give_way() -> None:
+    """Take a priority below the main thread's, which may have another one since the last task."""
+    # Refused, for want of rights or of such policies, it goes on with what it has.
+    with contextlib.suppress(OSError):
+        priority = os.sched_getparam(os.getpid()).sched_priority
+        mine = _REAL_TIME_PRIORITY if priority > _REAL_TIME_PRIORITY else 0
+        policy = os.SCHED_FIFO if mine else os.SCHED_OTHER
+        if (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority) != (policy, mine):
+            os.sched_setscheduler(0, policy, os.sched_param(mine))

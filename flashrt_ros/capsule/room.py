@@ -97,10 +97,11 @@ class Room:
         if not residence.is_in_memory:
             self.check_claimable(self.lowest)
             self._want(capsule)
-        if residence.last_use == self._num_uses:
+        is_low = capsule.tier != self.tiers[0].name and not capsule.is_automatic
+        if residence.last_use == self._num_uses and not is_low:
             return  # used last already, so that nothing moves
         self.note_use(capsule)
-        if capsule.tier != self.tiers[0].name and not capsule.is_automatic:
+        if is_low:
             self.climbing[capsule.id] = None
 
     def require_lowest(self, capsule: Capsule) -> None:

@@ -16,6 +16,9 @@ DISK = "disk"
 TIERS = (DEVICE, HOST, DISK)
 """Every tier there may be, fastest first. Without a device of its own memory is "host"."""
 
+AHEAD_BYTES = 1 << 20
+"""Blocks from this size up are all allocated at the start: one takes long enough to miss a tick."""
+
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
@@ -88,8 +91,9 @@ class MemoryTier:
     """Blocks of one size in one kind of memory, allocated once and reused.
 
     Fresh pages cost several times the copy, so a block that comes back serves the next
-    capsule. Blocks for automatic capsules are set aside at construction and don't count
-    against the quota.
+    capsule. Large blocks are made at construction, as many as the quota admits, small ones
+    when they are needed first. Blocks for automatic capsules are set aside at construction
+    in any case, and don't count against the quota.
 
     Attributes:
         num_arriving: Blocks handed out to be filled by a move that is under way; whoever
@@ -101,6 +105,9 @@ class MemoryTier:
         block_bytes: Size of every block.
         quota_bytes: What callers' capsules may take together.
         num_reserved: Blocks set aside for automatic capsules.
+
+    Raises:
+        BackendError: There is no such memory; none is kept.
     """
 
     def __init__(
@@ -119,7 +126,14 @@ class MemoryTier:
         self.num_arriving = 0
         self._num_used = 0
         self._free: list[Block] = []
-        self._reserved = [allocate(block_bytes) for _ in range(num_reserved)]
+        self._reserved: list[Block] = []
+        num_ahead = quota_bytes // block_bytes if block_bytes >= AHEAD_BYTES else 0
+        try:
+            for blocks, count in ((self._reserved, num_reserved), (self._free, num_ahead)):
+                blocks.extend(allocate(block_bytes) for _ in range(count))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def used_bytes(self) -> int:
@@ -135,7 +149,7 @@ class MemoryTier:
         """Hand a block out; only where :attr:`has_room`.
 
         Raises:
-            BackendError: There is no such memory; nothing is handed out.
+            BackendError: There is no memory for a small one; nothing is handed out.
         """
         assert self.has_room, self.name
         block = self._free.pop() if self._free else self._allocate(self.block_bytes)

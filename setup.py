@@ -34,6 +34,7 @@ EXECUTABLES = {  # name below lib/flashrt_ros -> module whose main() it calls
     "planner_node": "flashrt_ros.nodes.planner_node",
     "sim_node": "flashrt_ros.sim.node",
     "engine": "flashrt_ros.engine.__main__",
+    "planner_engine": "flashrt_ros.planner.__main__",
 }
 MADE = Path("build") / "ros_index"
 """Files that exist for ``data_files`` only."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flashrt_ros.errors import PayloadRangeError, PayloadShapeError, PayloadTypeError
 from flashrt_ros.models.hybrid_config import HybridConfig
+from flashrt_ros.models.hybrid_kernels import TORCH_KERNELS
 from flashrt_ros.models.hybrid_lm import HybridLm
 from flashrt_ros.planner.config import PlannerConfig
 from flashrt_ros.planner.scorers import Plan
@@ -77,6 +78,8 @@ def make(checkpoint: Path | None, config: PlannerConfig) -> tuple[HybridLm, Byte
         seed,
         max_positions=config.max_positions,
         chunk_length=config.chunk_length,
+        device=config.device,
+        kernels=TORCH_KERNELS,  # sizes too small for others
     )
     return model, ByteTokenizer()
 

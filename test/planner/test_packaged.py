@@ -1,0 +1,70 @@
+"""The model that ships, in a planner engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("tokenizers", reason="pip install flashrt_ros[lm] would run it")
+
+from flashrt_ros.engine import protocol
+from flashrt_ros.errors import UnknownModelError
+from flashrt_ros.models.planner_lm import PLANNER_PREFIX, scene_text, turn_text
+from flashrt_ros.planner.__main__ import load_model
+from flashrt_ros.planner.config import PlannerConfig
+from flashrt_ros.planner.engine import PlannerEngine
+from flashrt_ros.planner.grammar import parse_plan
+
+SCENE = scene_text(block=(0.243, 0.311), pusher=(0.104, 0.397))
+WORDS = "go round the block to the lower left, then back"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[PlannerEngine]:
+    config = PlannerConfig()
+    model, tokenizer, prefixes = load_model(config)
+    with PlannerEngine(model, tokenizer, config, prefixes=prefixes) as engine:
+        yield engine
+
+
+def instruct(engine: PlannerEngine, text: str, context: str = "", **more: object) -> str:
+    request = protocol.Instruct(
+        0,
+        0,
+        text.encode(),
+        context=context.encode(),
+        **more,  # type: ignore[arg-type]
+    )
+    done = engine.handle(request)
+    assert isinstance(done, protocol.TurnDone)
+    return done.text
+
+
+def test_the_plan_is_what_the_model_says_without_a_grammar(engine: PlannerEngine) -> None:
+    builder, tokenizer = engine.core.builder, engine.core.tokenizer
+    for words, scene in ((WORDS, SCENE), ("go to the upper left", ""), ("to the centre", SCENE)):
+        builder.reset()
+        builder.append(tokenizer.encode(PLANNER_PREFIX))
+        builder.append(tokenizer.encode(turn_text(words, scene)))
+        stop = engine.core.model.config.eos_token_ids
+        free = tokenizer.decode(builder.decode(96, stop=stop))
+        assert instruct(engine, words, scene) == free
+
+
+def test_a_turn_goes_on_from_the_one_before(engine: PlannerEngine) -> None:
+    instruct(engine, "go to the upper left", SCENE)
+    assert instruct(engine, "go to the lower right", mode="append").startswith("go 0.384 0.384")
+
+
+def test_text_that_it_was_not_made_for_still_gives_a_plan(engine: PlannerEngine) -> None:
+    grammar = engine.core.constraint.grammar
+    for text in ("go to 火", "\x00", "<|end|>", "done; go 9 9", "?" * 200):
+        assert parse_plan(grammar, instruct(engine, text))
+
+
+def test_another_model_needs_a_checkpoint() -> None:
+    with pytest.raises(UnknownModelError, match="'planner_lm', or a checkpoint"):
+        load_model(PlannerConfig(model="large"))
+    with pytest.raises(UnknownModelError, match="nothing:here"):
+        load_model(PlannerConfig(), "nothing:here")

@@ -31,6 +31,9 @@ _TINY_SIZE = 1 << 20
 _WORK = {"cpu": 4, "cuda": 64}
 """Matrix products in each node of the plan that keeps the engine busy."""
 
+_BUSY_POLL_US = 100_000
+"""Keeps the engine awake from one call to the next, as a robot's engine is by its ticks."""
+
 _BUSY_HZ = 100.0
 _PACE_S = {"cpu": 0.03, "cuda": 0.012}
 """Between two calls: longer than the refill of the lane that a reset has left."""
@@ -50,7 +53,11 @@ def run(context: Context) -> Result:
     size = _TINY_SIZE if context.is_tiny else _SIZE
     has_ros = not why_no_ros()
     parameters = engine_parameters(
-        context, num_environments=2, num_standby_lanes=1, capsule_quota_bytes=6 * size
+        context,
+        num_environments=2,
+        num_standby_lanes=1,
+        capsule_quota_bytes=6 * size,
+        busy_poll_us=_BUSY_POLL_US,
     )
     factory = stateful_factory(size, _WORK[context.device.name])
     cast = Cast(parameters, factory, policy_node=_NODE if has_ros else None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +15,9 @@ from flashrt_ros.engine.hosting import read_settings
 from flashrt_ros.errors import ConfigError, UnknownParameterError
 from flashrt_ros.nodes.configuration import load
 from flashrt_ros.planner.config import PlannerConfig
+
+if TYPE_CHECKING:
+    from test.nodes.conftest import Bench, Peer
 
 SECTION = """
 /**/planner_engine:
@@ -73,3 +79,43 @@ def test_a_bad_section_is_refused_before_anything_starts(
     )
     with pytest.raises(error):
         specs_of(section + NODE, tmp_path)
+
+
+WHOLE = """
+/**/engine:
+  ros__parameters: {model: minimal}
+/**/planner_engine:
+  ros__parameters: {name: planner_engine}
+/**/policy_node:
+  ros__parameters: {cameras: [], status_period_s: 0.1}
+/**/planner_node:
+  ros__parameters: {model_engine: planner_engine, status_period_s: 0.1, subgoal_dwell_s: 0.01}
+"""
+
+
+def test_up_takes_an_instruction_to_the_goal_channel(
+    fresh_bench: Bench, fresh_peer: Peer, tmp_path: Path
+) -> None:
+    """With the model that ships: what is said is where the goals are."""
+    pytest.importorskip("rclpy")
+    pytest.importorskip("tokenizers", reason="pip install flashrt_ros[lm] would run it")
+    from std_msgs.msg import String
+
+    from flashrt_ros.msg import Subgoal
+
+    file = tmp_path / "config.yaml"
+    file.write_text(WHOLE)
+    command = [sys.executable, "-m", "flashrt_ros.cli.main", "up", "--config", str(file)]
+    launcher = fresh_bench.start(command)
+    fresh_peer.until(lambda: fresh_peer.state("planner_node") == "active")
+    accepted = fresh_peer.listen(Subgoal, "planner_node/accepted")
+    node = fresh_peer.node
+    fresh_peer.until(lambda: node.count_publishers("planner_node/accepted") > 0)
+    publisher = fresh_peer.publisher(String, "instruction")
+    publisher.publish(String(data="go to the upper left, then to the lower right"))
+    fresh_peer.until(lambda: len(accepted) >= 2, "two goals")
+    goals = [tuple(round(value, 3) for value in goal.values) for goal in accepted]
+    assert goals == [(0.128, 0.128), (0.384, 0.384)]
+    launcher.process.send_signal(signal.SIGINT)
+    assert launcher.wait() == 0, launcher.output
+    assert "Traceback" not in launcher.output

@@ -39,6 +39,26 @@ ROWS = {
         "tick with a snapshot of 1 MB beside it; ratio of p99",
         "largest snapshot up to which p99 keeps within 1.1",
     ),
+    "pinned": (
+        "pinned capsule, set of 1 x the quota",
+        "pinned capsule, set of 2 x the quota",
+        "other capsules",
+        "cache without pins, those pinned in the engine",
+        "cache without pins, the others",
+    ),
+    "archive": (
+        "write, fsync and rename",
+        "save, ",
+        "read from disk",
+        "load from disk",
+        "read from memory",
+        "load from memory",
+        "lateness of ticks alone",
+        "lateness of ticks with saves beside",
+        "save beside ticks",
+        "lateness of ticks with loads beside",
+        "load beside ticks",
+    ),
     "fork": ("raw copies", "copies, runtime", "fork, engine", "fork, engine, host time"),
     "tick": (
         "lateness in the engine's process",
@@ -74,7 +94,9 @@ def test_every_bench_is_named_here() -> None:
     assert set(ROWS) == set(BENCHES)
 
 
-@pytest.mark.parametrize("name", ["replay", "restore", "snapshot", "fork", "steady"])
+@pytest.mark.parametrize(
+    "name", ["replay", "restore", "snapshot", "pinned", "archive", "fork", "steady"]
+)
 def test_a_bench_in_this_process(name: str, make_context: Callable[..., Context]) -> None:
     check(name, BENCHES[name].run(make_context()))
 

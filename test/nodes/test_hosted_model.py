@@ -16,7 +16,9 @@ from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 
 from flashrt_ros import errors
+from flashrt_ros.engine.protocol import ChannelInfo, FieldInfo, ModelInfo
 from flashrt_ros.msg import ActionChunk, ExecutionEvent, Subgoal
+from flashrt_ros.nodes.hosted_model import check_subgoals
 from flashrt_ros.srv import (
     ForkCapsule,
     Interrupt,
@@ -209,21 +211,51 @@ def test_deactivation_ends_the_turn(talk: Talk) -> None:
     assert talk.plan("go left")
 
 
-def test_a_planner_that_does_not_fit_fails_configure(bench: Bench, peer: Peer) -> None:
-    bench.engine("misfit/engine")
-    start_planner_engine(bench, "misfit/planner_engine", subgoal_high=2.0)
-    node = bench.planner("__ns:=/misfit", model_engine="planner_engine")
+def model(name: str, **changes: Any) -> ModelInfo:
+    """A model with one channel, of a policy or of a planner."""
+    given: dict[str, Any] = {"role": "goal", "frame": "table", "low": -1.0, "high": 1.0}
+    given = {**given, "shape": (2,), "dtype": "float32", **changes}
+    bounds = given["low"], given["high"]
+    field = FieldInfo("values", given["shape"], given["dtype"], 0, *bounds, "m")
+    channel = ChannelInfo("goal", given["role"], given["frame"], 64, 4, 256, (field,))
+    return ModelInfo(name, 1, 2, 1, (), 1, (channel,), "", 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"role": "goal"}, "expected a planner engine"),
+        ({"high": 2.0}, "leave the range of goal channel 'goal'"),
+        ({"low": None}, "leave the range of goal channel 'goal'"),
+        ({"shape": (3,)}, "don't fit goal channel 'goal'"),
+        ({"frame": "world"}, "stand in another frame"),
+        ({"frame": ""}, "found none"),
+    ],
+)
+def test_a_planner_that_does_not_fit_the_policy_is_refused(
+    changes: dict[str, Any], says: str
+) -> None:
+    policy = model("policy").channels[0]
+    check_subgoals(model("planner", role="subgoal", low=0.0), policy)
+    with pytest.raises(errors.ConfigError, match=says):
+        check_subgoals(model("planner", **{"role": "subgoal", **changes}), policy)
+
+
+def test_subgoals_are_no_goals_of_a_channel_of_words() -> None:
+    words = model("reader", shape=(2,), dtype="uint8").channels[0]
+    with pytest.raises(errors.ConfigError, match="don't fit"):
+        check_subgoals(model("planner", role="subgoal"), words)
+
+
+def test_an_engine_that_is_no_planner_fails_configure(talk: Talk, bench: Bench, peer: Peer) -> None:
+    node = bench.planner("__ns:=/misfit", engine="/engine", model_engine="/engine")
     assert not peer.change(f"misfit/{NODE}", "configure")
-    node.wait_for_line("leave the range of goal channel 'goal'")
-    other = bench.planner("__ns:=/misfit", "__node:=other", model_engine="engine")
-    assert not peer.change("misfit/other", "configure")
-    other.wait_for_line("expected a planner engine")
+    node.wait_for_line("expected a planner engine")
 
 
-def test_the_end_of_the_planner_engine_is_a_fault(bench: Bench, peer: Peer) -> None:
-    bench.engine("lost/engine")
+def test_the_end_of_the_planner_engine_is_a_fault(talk: Talk, bench: Bench, peer: Peer) -> None:
     planner = start_planner_engine(bench, "lost/planner_engine")
-    node = bench.planner("__ns:=/lost", model_engine="planner_engine")
+    node = bench.planner("__ns:=/lost", engine="/engine", model_engine="planner_engine")
     peer.bring_up(f"lost/{NODE}")
     planner.kill()
     node.wait_for_line("fault: ENGINE_GONE")

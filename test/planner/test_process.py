@@ -14,15 +14,19 @@ import pytest
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.hosting import read_settings
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.errors import (
     AbandonedError,
     EngineGoneError,
+    ParameterTypeError,
     PayloadRangeError,
     PayloadTypeError,
     UnknownChannelError,
+    UnknownParameterError,
     UnsupportedError,
 )
+from flashrt_ros.planner.config import PlannerConfig
 from test.engine.conftest import EngineProcess, runtime_folder
 from test.planner.conftest import PREFIXES
 
@@ -207,8 +211,16 @@ def test_a_signal_ends_the_engine_in_the_middle_of_a_turn(
 def test_an_engine_that_can_not_start_says_why(start: Callable[..., PlannerProcess]) -> None:
     with pytest.raises(RuntimeError, match=r"PAYLOAD_SHAPE.*640 tokens"):
         start(f"tests/planner/no/{os.getpid()}", prefixes=["a = " + "x" * 700])
-    with pytest.raises(RuntimeError, match="UNKNOWN_PARAMETER"):
-        start(f"tests/planner/no2/{os.getpid()}", prefix="x")
+
+
+def test_a_file_with_an_unknown_parameter_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "planner.yaml"
+    file.write_text("prefix: x")
+    with pytest.raises(UnknownParameterError, match="expected prefixes"):
+        read_settings(str(file), PlannerConfig)
+    file.write_text("max_tokens: many")
+    with pytest.raises(ParameterTypeError):
+        read_settings(str(file), PlannerConfig)
 
 
 def test_where_time_goes_is_told(client: EngineClient) -> None:

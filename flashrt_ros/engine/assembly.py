@@ -50,10 +50,10 @@ def assemble(
         CaptureError: A program can't be captured.
         SpecError: The model's declarations are inconsistent.
     """
-    if config.replan_threshold >= model.execute_horizon:
+    if config.replan_threshold > model.execute_horizon:
         raise ConfigError(
             "engine parameter 'replan_threshold' is out of range",
-            expected=f"below the model's execute_horizon of {model.execute_horizon}",
+            expected=f"at most the model's execute_horizon of {model.execute_horizon}",
             found=config.replan_threshold,
         )
     check_model(model)

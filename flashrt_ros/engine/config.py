@@ -45,7 +45,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         num_standby_lanes: Lanes per engine kept ready with ``home`` for a flip.
         num_branch_lanes: Lanes for branches made by fork.
         replan_threshold: A tick that finds at most this many actions queued also makes
-            the next chunk, beside them; 0 waits until the queue is empty.
+            the next chunk, beside them; 0 waits until the queue is empty, the model's
+            `execute_horizon` makes one at every tick.
         retarget: Bend a chunk in the making to a goal committed meanwhile, from the next
             plan node on, where the model can.
         rollback_depth: Boundaries kept per environment, newest first.

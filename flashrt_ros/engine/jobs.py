@@ -13,7 +13,7 @@ from flashrt_ros.engine.protocol import (
     Stepped,
 )
 from flashrt_ros.engine.timeline import Timeline
-from flashrt_ros.errors import ConfigError, FlashrtError
+from flashrt_ros.errors import AbandonedError, ConfigError, FlashrtError
 from flashrt_ros.models.base import PolicyModel
 
 MIN_RATE_HZ = 0.001
@@ -48,6 +48,29 @@ class StepJob:
     chunks: list[ChunkRecord] = field(default_factory=list)
     actions: list[ActionRecord] = field(default_factory=list)
 
+    def finish(self, generation: int) -> None:
+        """Answer with what was made, under the environment's generation."""
+        self.done(
+            Stepped(
+                rid=0,
+                tick=self.timeline.position.tick,
+                generation=generation,
+                chunks=tuple(self.chunks),
+                actions=tuple(self.actions),
+            )
+        )
+
+
+def answer_abandoned(step: StepJob | None) -> None:
+    """Tell a step that a verb ended it."""
+    if step is not None:
+        step.done(
+            AbandonedError(
+                "the step was ended by a verb that moved or stopped its timeline",
+                fix="step again from where the environment stands now",
+            )
+        )
+
 
 def ignore_answer(answer: Stepped | FlashrtError) -> None:
     """Answer nobody."""
@@ -57,7 +80,7 @@ def max_step_count(model: PolicyModel, replan_threshold: int) -> int:
     """Count the ticks whose actions and chunks fit one answer."""
     action_bytes = RECORD_BYTES + 4 * model.action_dim
     chunk_bytes = RECORD_BYTES + 4 * model.horizon * model.action_dim
-    chunk_share = chunk_bytes / (model.execute_horizon - replan_threshold)
+    chunk_share = chunk_bytes / max(1, model.execute_horizon - replan_threshold)
     room = MAX_MESSAGE_BYTES - RECORD_BYTES - 2 * chunk_bytes
     return max(1, int(room / (action_bytes + chunk_share)))
 

@@ -169,7 +169,7 @@ def test_steps_need_an_active_environment_and_their_tick_source(make_rig: MakeRi
         with pytest.raises(ConfigError):
             rig.start("timer", rate_hz=rate_hz)
     with pytest.raises(ConfigError):
-        make_rig(replan_threshold=4)
+        make_rig(replan_threshold=5)
 
 
 def test_a_step_whose_answer_would_not_fit_is_refused_before_it_runs(rig: Any) -> None:

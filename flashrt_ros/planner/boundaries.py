@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flashrt_ros.capsule.capsule import Capsule, Position
 from flashrt_ros.capsule.store import home_name
+from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.timeline import Environment
 from flashrt_ros.models.hybrid_borders import SessionCapsule
 from flashrt_ros.models.hybrid_session import HybridSession
@@ -138,17 +139,31 @@ class Boundaries:
         return False
 
     def forget(self, gone: Capsule, heir: str = "") -> None:
-        """Let what descends from a capsule that is gone descend from its heir or parent."""
+        """Let what descends from a capsule that is gone descend from its heir or parent.
+
+        A text that stood at it stands at its heir, or goes home where a file that was loaded
+        took its name.
+        """
         parent = heir or gone.parent
         for env in self._core.environments:
             if env.parent == gone.id:
                 env.parent = parent
-            if heir and env.base == gone.id:
-                env.base, env.is_settled = heir, False
+            if env.base == gone.id:
+                self._leave(env, heir)
             turns = [unfinished.turn for unfinished in env.unfinished]
             for turn in [*turns, *([env.turn] if env.turn is not None else [])]:
                 if turn.base == gone.id:
                     turn.base = parent
+
+    def _leave(self, env: TextEnvironment, heir: str) -> None:
+        if heir:
+            env.base, env.is_settled = heir, False
+            return
+        home = self._core.store.get(home_name(env.env_index))
+        self.put_at(env, home)
+        env.generation += 1
+        detail = "what the text stood at was replaced"
+        self._core.emit(EventKind.RESTORE, env, capsule_id=home.id, detail=detail)
 
     def note_home(self, capsule: Capsule) -> None:
         """Do nothing: no lane is kept ready with a home."""

@@ -52,6 +52,10 @@ class PlanConstraint:
             )
         for state, steps in self._steps.items():
             self._steps[state] = {t: n for t, n in steps.items() if n in self._distances}
+        self._longest = {
+            state: max((self._distances[n] for n in steps.values()), default=0)
+            for state, steps in self._steps.items()
+        }
         self._bias = lru_cache(_KEPT_BIASES)(self._make_bias)
 
     @property
@@ -87,8 +91,7 @@ class PlanConstraint:
         Returns:
             ``float32[V]``: 0 for a token that may be chosen, -inf for the others.
         """
-        longest = max((self._distances[n] for n in self._steps[state].values()), default=0)
-        return self._bias(state, min(remaining, longest + 1))
+        return self._bias(state, min(remaining, self._longest[state] + 1))
 
     def _make_bias(self, state: int, remaining: int) -> bytes:
         if state == DONE:

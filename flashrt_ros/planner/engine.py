@@ -5,7 +5,6 @@ It is served like any engine, by ``engine.server``, or runs embedded. One thread
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -37,7 +36,8 @@ from flashrt_ros.planner.turns import Turns
 from flashrt_ros.planner.verbs import TextVerbs
 from flashrt_ros.planner.vocabulary import Tokenizer
 
-logger = logging.getLogger(__name__)
+_ROOM_S = 0.02
+"""Longest that a node waits for room at a time; messages are served after it."""
 
 _DEFERRED = (protocol.Instruct, protocol.ResumeTurn, protocol.SetPrefix)
 
@@ -86,7 +86,7 @@ class PlannerEngine:
             self._waits = Waits(self._carry_out, self.core.storage.mover, self._generation)
             self._is_prefix_due = False
             while self.prefixes.is_building:
-                self._build_or_wait()
+                self._build()
         except BaseException:
             self._undo.close()
             raise
@@ -167,7 +167,12 @@ class PlannerEngine:
         env = self._turns.next_env(self._next_env)
         if self.prefixes.is_building and (env is None or self._is_prefix_due):
             self._is_prefix_due = False
-            self._build_or_wait()
+            try:
+                self._build()
+            except DeviceLostError:
+                raise
+            except FlashrtError as error:
+                self.prefixes.fail(error)
         elif env is not None:
             self._is_prefix_due = True
             self._next_env = env.env_index + 1
@@ -189,19 +194,12 @@ class PlannerEngine:
         """Move a slice between tiers; True while work remains."""
         return self._waits.background(self.core.config.move_slice_bytes)
 
-    def _build_or_wait(self) -> None:
+    def _build(self) -> None:
         """Build on; where room has to be made first, make some."""
         try:
             self.prefixes.advance()
         except NotYet:
-            if not self.core.storage.mover.wait(0.1):
-                logger.debug("a prefix waits for room")
-        except DeviceLostError:
-            raise
-        except FlashrtError as error:
-            if not hasattr(self, "_handlers"):
-                raise
-            self.prefixes.fail(error)
+            self.core.storage.mover.wait(_ROOM_S)
 
     # verbs ---------------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ class PrefixLibrary:
         self._is_prepared = False
         self._failure: FlashrtError | None = None
         self._waiting: list[tuple[int, Done]] = []
+        self._drop_others()
         self._find()
 
     @property
@@ -272,6 +273,16 @@ class PrefixLibrary:
             self._next += 1
         if not self.is_building and not self._waiting:
             self._take_homes()
+
+    def _drop_others(self) -> None:
+        """Let go of prefixes of before that are none any more."""
+        store = self._core.store
+        names = {_name(entry.name) for entry in self._entries}
+        for capsule in store:
+            is_prefix = any(label.startswith(f"{_LABEL}=") for label in capsule.labels)
+            if is_prefix and capsule.name.startswith(_name("")) and capsule.name not in names:
+                store.pin(capsule.id, pinned=False)
+                self._boundaries.forget(store.drop(capsule.id))
 
     def _digest_label(self, index: int) -> str:
         tokens = [token for entry in self._entries[: index + 1] for token in entry.tokens]

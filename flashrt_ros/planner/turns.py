@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from flashrt_ros.capsule.room import NotYet
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.waits import Done
@@ -24,6 +25,9 @@ from flashrt_ros.planner.turn import Turn
 from flashrt_ros.planner.writing import Writing
 
 logger = logging.getLogger(__name__)
+
+_FETCH_S = 0.02
+"""Longest that a node waits for the disk at a time; messages are served after it."""
 
 
 class Turns:
@@ -59,7 +63,8 @@ class Turns:
             num_before=num_before,
         )
         if env.turn is not None:
-            self._make_room(env)
+            if env.turn.num_nodes:
+                self._make_room(env)
             self.set_aside(env, "a new instruction")
         env.generation += 1
         core.num_turns += 1
@@ -221,6 +226,9 @@ class Turns:
             env.stats.note_replay(self._core.clock_ns() - started_ns)
             if turn.is_done:
                 self._commit(env, turn)
+        except NotYet:
+            # What it begins from has moved to disk since it was asked for.
+            self._core.storage.mover.wait(_FETCH_S)
         except DeviceLostError:
             raise
         except FlashrtError as error:
@@ -238,7 +246,9 @@ class Turns:
             self._prefixes.check()
             turn.base = self._prefixes.end_id
         if not (env.is_settled and turn.base == env.base):
-            self._boundaries.load(env.session, self._core.store.get(turn.base))
+            capsule = self._core.store.get(turn.base)
+            self._core.store.require_memory(capsule)
+            self._boundaries.load(env.session, capsule)
         env.is_settled = False
         turn.start(env.session)
 

@@ -123,6 +123,13 @@ class TextVerbs:
         name = own_home(env, request.name)
         if request.persist:
             core.storage.require_folder("persist")
+        old = core.store.find(name) if name and request.replace else None
+        if old is not None and old.id != env.base and self._boundaries.is_held(old):
+            raise CapsulePinnedError(
+                f"capsule '{name}' can't be replaced",
+                found="one that a text stands at or may be brought back to",
+                fix="use another name, or restore that text elsewhere first",
+            )
         base = core.store.get(env.base)
         core.store.require_memory(base)
         tail = tail_of(base.labels)

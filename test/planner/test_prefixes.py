@@ -130,6 +130,15 @@ def test_a_restarted_engine_finds_its_prefixes(
     assert changed.instruct("go left").text != done.text
     changed.engine.close()
 
+    # a prefix that is none any more goes
+    fewer = make_rig(capsule_folder=folder, prefixes=PREFIXES[:2])
+    assert "prefix.map" not in [info.name for info in fewer.capsules()]
+    assert fewer.capsule("prefix.tools").id == before["prefix.tools"]
+    fewer.engine.close()
+    changed = make_rig(capsule_folder=folder, prefixes=(*PREFIXES[:2], "map = No table at all."))
+    after = digests(changed)
+    changed.engine.close()
+
     # other weights: nothing of before fits, and nothing of it is lost
     other = make_rig(capsule_folder=folder, model_seed=1)
     assert not set(digests(other).values()) & (set(before.values()) | set(after.values()))

@@ -183,6 +183,35 @@ def test_capsules_are_saved_and_loaded_with_their_tail(
     assert rig.instruct("and back", mode="append").tokens == alone.tokens
 
 
+def test_a_name_is_not_taken_from_a_text_that_stands_there(rig: Rig) -> None:
+    rig.snapshot("kept")
+    other = protocol.Restore(0, 1, "kept", False, None, False, "", 0)
+    rig.engine.handle(other)
+    with pytest.raises(CapsulePinnedError, match="stands at"):
+        rig.snapshot("kept", replace=True)
+    rig.engine.handle(protocol.Restore(0, 1, "home", False, None, False, "", 0))
+    rig.snapshot("kept", replace=True)
+    rig.ask_drop("kept")
+
+
+def test_a_home_that_is_loaded_takes_the_text_along(
+    make_rig: Callable[..., Rig], tmp_path: Path
+) -> None:
+    rig = make_rig(capsule_folder=str(tmp_path))
+    alone = rig.instruct("go left")
+    rig.snapshot("home", align_down=True, replace=True)
+    rig.ask(protocol.Save, "home", "file", False)
+    rig.restore("home")
+    after = rig.instruct("and back", mode="append")
+    rig.restore("prefix.map")
+    rig.snapshot("home", replace=True)
+    rig.restore("home")
+    assert rig.instruct("go left", mode="append").tokens == alone.tokens
+    rig.restore("home")
+    rig.ask(protocol.Load, "file", "home", False, True)
+    assert rig.instruct("and back", mode="append").tokens == after.tokens
+
+
 def test_a_turn_from_a_capsule_on_disk_waits_for_its_bytes(
     make_rig: Callable[..., Rig], tmp_path: Path
 ) -> None:

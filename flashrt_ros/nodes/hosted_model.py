@@ -116,14 +116,27 @@ class HostedModel:
         )
         self._offer_interfaces(env_index, listens=settings.number("subgoal_reached_m") > 0)
 
-    def instruct(self, text: str, *, env_index: int, mode: str) -> int:
-        """Begin a turn; the one under way is abandoned. Returns the turn's number.
+    def instruct(self, text: str) -> int:
+        """Begin a turn as the parameters say; the one under way is abandoned.
+
+        Returns:
+            The turn's number.
 
         Raises:
             FlashrtError: The engine refused the instruction.
         """
+        settings = self._node.settings
+        count = settings.integer("num_candidates")
         with self._link.use() as client:
-            begun = client.begin_turn(text, env_index=env_index, context=self._context, mode=mode)
+            begun = client.begin_turn(
+                text,
+                env_index=settings.integer("env_index"),
+                context=self._context,
+                mode=settings.text("instruction_mode"),
+                seeds=tuple(range(count)) if count > 1 else (),
+                temperature=settings.number("plan_temperature"),
+                scorer=settings.text("plan_scorer"),
+            )
         return begun.turn
 
     def stop(self, env_index: int) -> None:

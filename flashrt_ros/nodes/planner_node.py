@@ -286,11 +286,7 @@ class PlannerNode(SessionNode):
         if not text.data.strip():
             raise UnsupportedError("the instruction is empty", expected="words")
         if self._model.is_open and not is_named(text.data, self._named_goals):
-            self._model.instruct(
-                text.data,
-                env_index=self.settings.integer("env_index"),
-                mode=self.settings.text("instruction_mode"),
-            )
+            self._model.instruct(text.data)
             return None
         goal = self._subgoal("instruction", messages.header(self.reports.now_ns()), [])
         goal.text = text.data

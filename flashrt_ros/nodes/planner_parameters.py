@@ -83,6 +83,31 @@ PLANNER: tuple[ParameterSpec, ...] = (
         choices=("new", "append"),
     ),
     ParameterSpec(
+        "num_candidates",
+        "int",
+        1,
+        "Plans made for each instruction, with a seed each; the best is followed.",
+        "",
+        1,
+        256,
+    ),
+    ParameterSpec(
+        "plan_temperature",
+        "float",
+        -1.0,
+        "Temperature at which plans are drawn, above 0 for several; 0 takes the likeliest, -1 the "
+        "planner engine's own.",
+        "",
+        -1.0,
+        100.0,
+    ),
+    ParameterSpec(
+        "plan_scorer",
+        "str",
+        "",
+        "What judges several plans, as the planner engine names it; empty: their log-probability.",
+    ),
+    ParameterSpec(
         "subgoal_dwell_s",
         "float",
         3.0,

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
@@ -209,6 +211,22 @@ def test_deactivation_ends_the_turn(talk: Talk) -> None:
     assert peer.change(NODE, "deactivate")
     assert peer.change(NODE, "activate")
     assert talk.plan("go left")
+
+
+def test_the_best_of_several_plans_is_followed(talk: Talk) -> None:
+    peer = talk.peer
+    likeliest = talk.plan("go left")
+    assert peer.change(NODE, "deactivate")
+    assert peer.change(NODE, "cleanup")
+    parameters = [
+        Parameter("num_candidates", value=3).to_parameter_msg(),
+        Parameter("plan_temperature", value=2.0).to_parameter_msg(),
+    ]
+    answer = peer.call(SetParameters, f"{NODE}/set_parameters", parameters=parameters)
+    assert all(result.successful for result in answer.results)
+    peer.bring_up(NODE)
+    best = talk.plan("go left")
+    assert talk.plan("go left") == best != likeliest
 
 
 def model(name: str, **changes: Any) -> ModelInfo:

@@ -9,7 +9,7 @@ from flashrt_ros.capsule.capsule import Origin
 from flashrt_ros.engine.jobs import StepJob
 from flashrt_ros.engine.protocol import Provenance
 from flashrt_ros.engine.timeline import Timeline
-from flashrt_ros.runtime.backend import Fence
+from flashrt_ros.runtime.backend import PASSED, Fence
 from flashrt_ros.runtime.plan import PlanRun
 
 MAX_NODES = 2
@@ -85,8 +85,13 @@ class Flight:
 
     @property
     def last_fence(self) -> Fence:
-        """What tells that the node submitted last is done."""
-        return self._nodes[-1][0]
+        """What tells that every node submitted so far is done."""
+        return self._nodes[-1][0] if self._nodes else PASSED
+
+    @property
+    def next_fence(self) -> Fence:
+        """What tells that the node that is done next is done."""
+        return self._nodes[0][0] if self._nodes else PASSED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +103,8 @@ class Pop:
         index: Of the action in its chunk.
         provenance: As of its tick.
         fence: Done once the action can be read.
+        behind: Plan whose commit node was submitted before it and is not taken in yet; its
+            chunk is published first.
     """
 
     timeline: Timeline
@@ -105,3 +112,4 @@ class Pop:
     index: int
     provenance: Provenance
     fence: Fence
+    behind: Flight | None

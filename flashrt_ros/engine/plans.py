@@ -11,13 +11,12 @@ import torch
 
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.flights import Flight, Pop
-from flashrt_ros.engine.jobs import StepJob
+from flashrt_ros.engine.jobs import StepJob, answer_abandoned
 from flashrt_ros.engine.protocol import (
     ActionRecord,
     ChunkRecord,
     EventKind,
     OutputKind,
-    Stepped,
 )
 from flashrt_ros.engine.stats import Stats
 from flashrt_ros.engine.timeline import (
@@ -27,8 +26,9 @@ from flashrt_ros.engine.timeline import (
     origin_of,
     origin_under,
 )
-from flashrt_ros.errors import AbandonedError, ConfigError, DeviceLostError, FlashrtError
+from flashrt_ros.errors import ConfigError, DeviceLostError, FlashrtError
 from flashrt_ros.models.base import ACTION, CHUNK, ELAPSED, GOAL_SEQUENCE_IN, NOISE_SLOT
+from flashrt_ros.runtime.backend import PASSED, Fence
 from flashrt_ros.runtime.plan import PlanRun
 
 
@@ -37,7 +37,10 @@ class Plans:
 
     Nothing here blocks but :meth:`wait`. :meth:`advance` submits one plan node; between
     two calls the owner serves whatever it likes. The host's counters move on when a node is
-    submitted, outputs go out when the device has come past it.
+    submitted, outputs go out when the device has come past it, in the order of their numbers.
+
+    No plan begins while the device still has nodes of one that was left: it could not begin
+    before them, and what they read (slots, drawn noise, bindings) is theirs until then.
 
     Args:
         core: The engine's parts.
@@ -62,6 +65,7 @@ class Plans:
         self._on_tick = on_tick
         self._on_lack = on_lack
         self._flight: Flight | None = None
+        self._left: Fence = PASSED
         self._pops: deque[Pop] = deque()
         self._pops_beside = core.plan.shares_nothing_with(core.model.plan().pop)
         self._ready: deque[tuple[Timeline, StepJob | None, bool]] = deque()
@@ -87,25 +91,27 @@ class Plans:
         Raises:
             DeviceLostError: The device's context is gone.
         """
-        if self._pops and self._pops[0].fence.is_done:
+        if self._can_land_pop:
             return True
         flight = self._flight
         if flight is None:
-            return bool(self._ready)
+            return self._can_begin
         flight.settle(self._core.clock_ns())
         return flight.can_submit or flight.is_landed
 
     @property
     def is_waiting(self) -> bool:
         """Tell whether something is under way on the device; ask :attr:`has_work` again soon."""
-        return self._flight is not None or bool(self._pops)
+        return self._flight is not None or bool(self._pops) or bool(self._ready)
 
     def wait(self) -> bool:
         """Return when the device has come further; False when nothing is under way."""
         if self._flight is not None:
-            self._flight.last_fence.wait()
+            self._flight.next_fence.wait()
         elif self._pops:
             self._pops[0].fence.wait()
+        elif self._ready:
+            self._left.wait()
         else:
             return False
         return True
@@ -119,7 +125,7 @@ class Plans:
         flight = self._flight
         if flight is None:
             self._land_pops()
-            if self._ready:
+            if self._can_begin:
                 timeline, step, pops = self._ready.popleft()
                 try:
                     self._begin(timeline, step, pops)
@@ -131,8 +137,8 @@ class Plans:
             bends = flight.can_bend and self._core.latches.can_take_goal(flight.timeline)
             if not (self._bend(flight) if bends else self._submit(flight)):
                 return self.has_work
-        # the commit comes first: pops behind it are of its chunk
         if flight.is_landed:
+            self._land_pops()
             self._land()
             try:
                 self._finish(flight)
@@ -173,15 +179,22 @@ class Plans:
         return (
             (flight is not None and flight.timeline is timeline)
             or any(entry[0] is timeline for entry in self._ready)
-            or any(pop.timeline is timeline for pop in self._pops)
+            or self.is_popping(timeline)
         )
+
+    def is_popping(self, timeline: Timeline) -> bool:
+        """Tell whether an action of a timeline is on its way.
+
+        One at a time: the next would be written where the host has yet to read this one.
+        """
+        return any(pop.timeline is timeline for pop in self._pops)
 
     def is_due(self, timeline: Timeline) -> bool:
         """Tell whether so few actions are queued that the next chunk is to be made."""
         return timeline.position.queue_remaining <= self._core.config.replan_threshold
 
     def pop(self, timeline: Timeline, step: StepJob | None) -> None:
-        """Submit the pop of one action, and count the tick.
+        """Submit the pop of one action, and count the tick; none may be on its way.
 
         Raises:
             LanePoisonedError: The lane is poisoned.
@@ -197,7 +210,8 @@ class Plans:
         if flight is not None and flight.timeline is timeline and not flight.run.is_done:
             flight.elapsed = timeline.position.tick - flight.origin.latched_tick
             core.bindings.write_one(timeline.lane, ELAPSED, flight.elapsed)
-        self._pops.append(Pop(timeline, step, index, core.provenance(timeline), fence))
+        behind = flight if flight is not None and flight.run.is_done else None
+        self._pops.append(Pop(timeline, step, index, core.provenance(timeline), fence, behind))
         self._land_pops()
 
     def fail(self, timeline: Timeline, step: StepJob | None, error: FlashrtError) -> None:
@@ -255,9 +269,18 @@ class Plans:
         """End the flight; a branch holds its environment's observation no longer than that."""
         assert self._flight is not None
         timeline = self._flight.timeline
+        self._left = self._flight.last_fence
         self._flight = None
         if timeline.branch != ENVIRONMENT:
             self._core.latches.unlatch_observations(timeline)
+
+    @property
+    def _can_begin(self) -> bool:
+        """Whether what waits its turn may have it."""
+        if not self._ready:
+            return False
+        timeline, _, pops = self._ready[0]
+        return self._left.is_done or (pops and not self.is_due(timeline))
 
     def _begin(self, timeline: Timeline, step: StepJob | None, pops: bool) -> None:
         if pops and not self.is_due(timeline):
@@ -335,25 +358,27 @@ class Plans:
 
     def _after_plan(self, timeline: Timeline, step: StepJob | None) -> None:
         if step is not None and step.plan_only:
-            self._answer(timeline, step)
+            self._answer(step)
+        elif self.is_popping(timeline):
+            # a later tick came first, between the commit and its end: this one was missed
+            self.stats[timeline.env_index].deadline_misses += 1
         else:
             self.pop(timeline, step)
 
-    def _answer(self, timeline: Timeline, step: StepJob) -> None:
-        env = self._core.environments[timeline.env_index]
-        step.done(
-            Stepped(
-                rid=0,
-                tick=timeline.position.tick,
-                generation=env.generation,
-                chunks=tuple(step.chunks),
-                actions=tuple(step.actions),
-            )
-        )
+    def _answer(self, step: StepJob) -> None:
+        step.finish(self._core.environments[step.timeline.env_index].generation)
+
+    @property
+    def _can_land_pop(self) -> bool:
+        """Whether the oldest action is there, and no chunk has to be published before it."""
+        if not self._pops:
+            return False
+        pop = self._pops[0]
+        return (pop.behind is None or pop.behind is not self._flight) and pop.fence.is_done
 
     def _land_pops(self) -> None:
         """Publish the actions that are there; go on with the steps they are part of."""
-        while self._pops and self._pops[0].fence.is_done:
+        while self._can_land_pop:
             pop = self._pops.popleft()
             core, timeline, step = self._core, pop.timeline, pop.step
             payload = core.read_output(timeline.lane, ACTION)
@@ -367,15 +392,4 @@ class Plans:
                 if step.remaining > 0:
                     self._ready.append((timeline, step, True))
                 else:
-                    self._answer(timeline, step)
-
-
-def answer_abandoned(step: StepJob | None) -> None:
-    """Tell a step that a verb ended it."""
-    if step is not None:
-        step.done(
-            AbandonedError(
-                "the step was ended by a verb that moved or stopped its timeline",
-                fix="step again from where the environment stands now",
-            )
-        )
+                    self._answer(step)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flashrt_ros.engine.core import Core
-from flashrt_ros.engine.jobs import StepDone, StepJob, ignore_answer
-from flashrt_ros.engine.plans import Plans, answer_abandoned
+from flashrt_ros.engine.jobs import StepDone, StepJob, answer_abandoned, ignore_answer
+from flashrt_ros.engine.plans import Plans
 from flashrt_ros.engine.protocol import EventKind, Step
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline
 from flashrt_ros.errors import (
@@ -73,6 +73,9 @@ class Ticks:
         missed = (now_ns - env.next_tick_ns) // env.period_ns
         stats.note_tick(now_ns, now_ns - env.next_tick_ns, missed)
         env.next_tick_ns += (missed + 1) * env.period_ns
+        if self.plans.is_popping(env):
+            stats.deadline_misses += 1
+            return
         is_flying = self.plans.is_busy(env)
         if not is_flying and self._blocked(env):
             return

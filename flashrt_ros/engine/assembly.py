@@ -15,11 +15,13 @@ from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.identity import fingerprint_of
 from flashrt_ros.engine.latches import Latches
+from flashrt_ros.engine.seams import Seams
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.models.base import PolicyModel
 from flashrt_ros.models.checks import check_model
+from flashrt_ros.models.seam import SeamPolicy
 from flashrt_ros.runtime.arena import Arena
 from flashrt_ros.runtime.devices import make_backend
 from flashrt_ros.runtime.graph import GraphSet
@@ -55,6 +57,10 @@ def assemble(
             "engine parameter 'replan_threshold' is out of range",
             expected=f"at most the model's execute_horizon of {model.execute_horizon}",
             found=config.replan_threshold,
+        )
+    if config.seam_blend_steps or config.seam_max_step:
+        model = SeamPolicy(
+            model, blend_steps=config.seam_blend_steps, max_step=config.seam_max_step
         )
     check_model(model)
     if config.retarget and model.plan().retarget is None:
@@ -108,6 +114,8 @@ def _build(
     fingerprint = fingerprint_of(model, layout, backend, config)
     storage = Storage(config, layout, backend, fingerprint, clock_ns=clock_ns)
     undo.callback(storage.close)
+    seams = Seams(model, layout, backend)
+    undo.callback(seams.close)
     core = Core(
         epoch=secrets.randbits(62),
         config=config,
@@ -130,6 +138,7 @@ def _build(
             },
         ),
         bindings=Bindings(layout, backend),
+        seams=seams,
         environments=[
             Environment(env_index=index, branch=ENVIRONMENT, lane=pool.acquire())
             for index in range(config.num_environments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "replan_threshold": (0, 1024),
     "rollback_depth": (0, 1024),
     "rollback_every_ticks": (0, 1_000_000),
+    "seam_blend_steps": (0, 1024),
     "interrupt_depth": (1, 64),
     "observation_max_age_ms": (0.0, 86_400_000.0),
     "goal_max_age_ms": (0.0, 86_400_000.0),
@@ -49,6 +51,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             `execute_horizon` makes one at every tick.
         retarget: Bend a chunk in the making to a goal committed meanwhile, from the next
             plan node on, where the model can.
+        seam_blend_steps: Actions blended with the one executed last where a chunk or a
+            resume begins; 0 for none.
+        seam_max_step: Largest change between actions there, one number a joint, in the
+            action's unit; none for no bound.
         rollback_depth: Boundaries kept per environment, newest first.
         rollback_every_ticks: Ticks between two of them; 0 keeps one for each chunk.
         rollback_tier: Memory they lie in: "device" or "host"; "" takes the fastest.
@@ -84,6 +90,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_branch_lanes: int = 4
     replan_threshold: int = 0
     retarget: bool = False
+    seam_blend_steps: int = 0
+    seam_max_step: tuple[float, ...] = ()
     rollback_depth: int = 8
     rollback_every_ticks: int = 0
     rollback_tier: Literal["", "device", "host"] = ""
@@ -115,3 +123,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     expected=f"{low} to {high}",
                     found=value,
                 )
+        if not all(0.0 < bound < math.inf for bound in self.seam_max_step):
+            raise ConfigError(
+                "engine parameter 'seam_max_step' is out of range",
+                expected="positive, finite numbers",
+                found=self.seam_max_step,
+            )

@@ -15,6 +15,7 @@ from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.latches import Latches
 from flashrt_ros.engine.protocol import Event, EventKind, OutputKind, Provenance
+from flashrt_ros.engine.seams import Seams
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT, Branch, Environment, Timeline
@@ -63,6 +64,7 @@ class Core:
     goals: Goals
     ages: Ages
     bindings: Bindings
+    seams: Seams
     environments: list[Environment]
     clock_ns: Callable[[], int]
     sink: Sink = field(default_factory=NullSink)

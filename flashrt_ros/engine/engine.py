@@ -331,6 +331,7 @@ class Engine:
         if self.core.noise is not None:
             self.core.noise.close()
         self.core.storage.close()
+        self.core.seams.close()
         self._arena.close()
         self.core.latches.close()
         self.core.backend.close()

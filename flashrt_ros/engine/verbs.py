@@ -243,7 +243,8 @@ class Verbs:
     def resume(self, env: Environment, request: protocol.Resume) -> protocol.Moved:
         """Restore the boundary on top of the stack, with its goal or under the live one.
 
-        A pause that was interrupted goes on, unless the live goal is kept.
+        A pause that was interrupted goes on, unless the live goal is kept. A model that
+        bridges seams has the queue begin where the robot is now.
         """
         if not env.interruptions:
             raise NothingToResumeError(f"environment {env.env_index} was not interrupted")
@@ -252,7 +253,9 @@ class Verbs:
         top = env.interruptions[-1]
         self._core.store.require_memory(top.capsule)
         started = self._core.clock_ns()
+        self._core.seams.keep(env.lane)
         path = self._moves.move(env, top.capsule)
+        self._core.seams.bridge(env.lane)
         env.interruptions.pop()
         self._core.latches.set_goal_bound(env, top.goal_bound_ns)
         if not request.keep_goal:

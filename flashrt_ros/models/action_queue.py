@@ -9,6 +9,7 @@ from flashrt_ros.models.base import (
     ELAPSED,
     GOAL_SEQUENCE,
     GOAL_SEQUENCE_IN,
+    LAST_ACTION,
     NOISE_COUNTER,
     NOISE_SEED,
     NOISE_SLOT,
@@ -68,6 +69,9 @@ def flush(buffers: Buffers, slots: Slots) -> None:
 def commit_queue(buffers: Buffers, chunk: torch.Tensor, execute_horizon: int) -> None:
     """Queue a chunk, past the actions whose ticks have gone by; count noise and goal.
 
+    Those were popped from the chunk before, and are not changed: what a controller was given
+    stays as it was, and the queue goes on at the tick that comes.
+
     Args:
         buffers: Of the lane, with a :data:`QUEUE` of ``float32[H, A]``.
         chunk: ``float32[H, A]``.
@@ -78,3 +82,51 @@ def commit_queue(buffers: Buffers, chunk: torch.Tensor, execute_horizon: int) ->
     buffers[QUEUE_LENGTH].fill_(execute_horizon)
     buffers[NOISE_COUNTER].add_(1)
     buffers[GOAL_SEQUENCE].copy_(buffers[GOAL_SEQUENCE_IN])
+
+
+def last_action(action_dim: int) -> BufferSpec:
+    """Declare :data:`~flashrt_ros.models.base.LAST_ACTION`, for models that bridge seams."""
+    return BufferSpec(LAST_ACTION, (action_dim + 1,), "float32", Role.STATE)
+
+
+def remember_action(buffers: Buffers) -> None:
+    """Keep what was just popped as the action executed last."""
+    buffers[LAST_ACTION][:-1].copy_(buffers[ACTION])
+    buffers[LAST_ACTION][-1:].fill_(1.0)
+
+
+def bridge(
+    buffers: Buffers,
+    *,
+    places: torch.Tensor,
+    blend_steps: int,
+    max_step: torch.Tensor | None,
+) -> None:
+    """Have the queue begin at the action executed last; nothing happens before the first.
+
+    Of the ``blend_steps`` actions that come next, number ``i`` from 0 is moved towards the one
+    executed last by the share ``(blend_steps - i) / (blend_steps + 1)``. Then, with a bound,
+    each action from the next one on is brought within ``max_step`` of the one before it, the
+    first within that of the one executed last. Actions before the head stay as they are.
+
+    Args:
+        buffers: Of the lane; its queue is rewritten.
+        places: ``float32[H]``, 0 to ``H - 1``, on the lane's device.
+        blend_steps: See above; 0 for no blend.
+        max_step: ``float32[A]``, in the unit of the action, or None for no bound.
+    """
+    queue, last = buffers[QUEUE], buffers[LAST_ACTION][:-1]
+    is_known = buffers[LAST_ACTION][-1:] > 0.0
+    ahead = places - buffers[QUEUE_HEAD]
+    to_come = (ahead >= 0.0) & is_known
+    share = ((blend_steps - ahead) / (blend_steps + 1)).clamp(min=0.0)
+    blended = torch.where(to_come[:, None], queue + share[:, None] * (last - queue), queue)
+    if max_step is not None:
+        rows, previous = [], last
+        for row, comes in zip(blended.unbind(0), to_come.unbind(0), strict=True):
+            bounded = torch.minimum(torch.maximum(row, previous - max_step), previous + max_step)
+            row = torch.where(comes, bounded, row)
+            previous = torch.where(comes, row, last)
+            rows.append(row)
+        blended = torch.stack(rows)
+    queue.copy_(blended)

@@ -26,6 +26,7 @@ NOISE_SEED = "noise_seed"  # STATE, feeds_noise
 NOISE_COUNTER = "noise_counter"  # STATE, feeds_noise: draws made so far
 GOAL_SEQUENCE = "goal_sequence"  # STATE, provenance: of the goal the last chunk was made under
 ELAPSED = "elapsed"  # BINDING: ticks between the chunk's latch and its commit
+LAST_ACTION = "last_action"  # STATE, float32[A + 1], with a seam: popped last; 1 once there was one
 GOAL_SEQUENCE_IN = "goal_sequence_in"  # BINDING: copied to GOAL_SEQUENCE by the commit node
 ACTION = "action"  # OUTPUT, float32[A]: what the last tick popped
 CHUNK = "chunk"  # OUTPUT, float32[H, A]: what the last plan made
@@ -52,6 +53,8 @@ class PolicyPlan:
         retarget: Reads the goal's slot again, and bends what was made so far to it; may run
             once before any of ``steps``. Writes SCRATCH only. None where the model can't;
             its program is one of :meth:`PolicyModel.optional_programs`.
+        seam: Has the queue begin at :data:`LAST_ACTION`; run after a resume. Writes STATE.
+            None where the model leaves seams as they are.
     """
 
     latch: ShapeKey
@@ -60,6 +63,7 @@ class PolicyPlan:
     pop: ShapeKey
     flush: ShapeKey
     retarget: ShapeKey | None = None
+    seam: ShapeKey | None = None
 
     @property
     def nodes(self) -> tuple[ShapeKey, ...]:

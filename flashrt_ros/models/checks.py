@@ -9,6 +9,7 @@ from flashrt_ros.models.base import (
     ELAPSED,
     GOAL_SEQUENCE,
     GOAL_SEQUENCE_IN,
+    LAST_ACTION,
     NOISE_COUNTER,
     NOISE_SEED,
     NOISE_SLOT,
@@ -71,7 +72,11 @@ def check_model(model: PolicyModel) -> None:
                 )
             _require(model, buffers, inputs[field], part.shape, part.dtype, Role.INPUT)
     plan, programs = model.plan(), model.programs()
-    missing = [key for key in (*plan.nodes, plan.pop, plan.flush) if key not in programs]
+    keys = [*plan.nodes, plan.pop, plan.flush]
+    if plan.seam is not None:
+        _require(model, buffers, LAST_ACTION, (model.action_dim + 1,), "float32", Role.STATE)
+        keys.append(plan.seam)
+    missing = [key for key in keys if key not in programs]
     if missing:
         raise SpecError(
             f"model '{model.name}' has no program for {missing[0]}",

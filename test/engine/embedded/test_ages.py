@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashrt_ros.engine import protocol
@@ -29,6 +29,7 @@ def num_chunks(rig: Any) -> int:
 # lifetimes -----------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_the_end_of_a_lifetime_fits_the_wire_and_is_zero_for_none_alone(
     stamp_ns: int, lifetime_ns: int

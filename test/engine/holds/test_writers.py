@@ -188,7 +188,7 @@ def test_writers_killed_in_mid_write_cost_no_slot(
         observe(client)
         beside = other.open_writer("goal")
         before = None
-        for turn in range(pick(6, 100)):
+        for turn in range(pick(6, 200)):
             pid = crew.start("write" if turn % 2 else "commit 0")
             sequence = write_scene(beside, turn)
             os.kill(pid, signal.SIGKILL)

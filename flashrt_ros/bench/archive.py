@@ -20,7 +20,7 @@ from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import stateful_factory
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, at_most
 from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
-from flashrt_ros.bench.tick import MAX_LATENESS_US, MIN_CORES, RATE_HZ
+from flashrt_ros.bench.tick import MIN_CORES, RATE_HZ
 from flashrt_ros.engine.client import EngineClient, Writer
 from flashrt_ros.engine.protocol import Status
 
@@ -29,6 +29,9 @@ MAX_SAVE_RATIO = 1.3
 
 MAX_LOAD_RATIO = 1.5
 """Of a load's time to that of a read."""
+
+MAX_LATENESS_RATIO = 1.5
+"""Of the ticks' p99 with files under way to that without, on a machine with enough cores."""
 
 FILE_BYTES = 256 << 20
 CAPSULE_BYTES = 64 << 20
@@ -248,12 +251,12 @@ def _tick_rows(ticks: Mapping[str, Ticks]) -> list[Row]:
         is_bound = has_cores and name != "alone"
         rows.append(
             Row(
-                f"lateness of ticks {words}",
+                f"lateness of ticks {words}" + ("" if name == "alone" else "; ratio of p99"),
                 "us",
                 found.median_us,
                 found.p99_us,
                 found.p99_us / ticks["alone"].p99_us,
-                at_most("p99", MAX_LATENESS_US) if is_bound else None,
+                at_most("ratio", MAX_LATENESS_RATIO) if is_bound else None,
                 "" if is_bound or name == "alone" else f"target from {MIN_CORES} cores up",
             )
         )
@@ -269,4 +272,4 @@ def _tick_panel(ticks: Mapping[str, Ticks]) -> BarPanel:
         Bar(words, ticks[name].median_us, ticks[name].p99_us, is_ours=name != "alone")
         for name, words in _KINDS.items()
     ]
-    return BarPanel("lateness of a tick's start, µs", bars, MAX_LATENESS_US)
+    return BarPanel("lateness of a tick's start, µs", bars)

@@ -6,7 +6,7 @@ overlooked and no two files mean the same.
 
     python test/capsule/archive/fuzz_archive.py --seconds 600
 
-Coverage-guided where ``atheris`` is installed (``pip install atheris``), by hypothesis otherwise.
+Coverage-guided where ``atheris`` is installed (``pip install '.[fuzz]'``), by hypothesis otherwise.
 A finding is written down by either. ``--write-corpus`` makes the committed seeds anew.
 """
 

@@ -1,8 +1,8 @@
 """Start the processes of ``flashrt-ros up`` with ROS's own launch, from the same YAML.
 
 ``ros2 launch flashrt_ros flashrt.launch.py [config:=FILE] [namespace:=NAME] [device:=cuda]
-[sim:=true] [autostart:=false]``; also fit to be included in a group with a pushed namespace. The end
-of any process ends the rest, and nothing is restarted.
+[sim:=true] [autostart:=false]``; also fit to be included in a group with a pushed namespace. The
+end of any process ends the rest, and nothing is restarted.
 """
 
 # mypy: disable-error-code="attr-defined,no-any-return"

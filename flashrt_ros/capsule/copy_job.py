@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from flashrt_ros.runtime.arena import Block
     from flashrt_ros.runtime.backend import Fence
 
-Copy = Callable[[int, int, int], None]
-"""Copies ``(to address, from address, bytes)``, ordered as the backend orders."""
+Copy = Callable[[int, int, int], "Fence"]
+"""Copies ``(to address, from address, bytes)``, and tells when that is done."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +27,7 @@ class CopyJob:
         target: Where it goes.
         tier: Of the target.
         num_copied: Bytes submitted so far.
-        fence: Marks the last of them.
+        fence: Marks the last of them; None before the first.
     """
 
     capsule: Capsule
@@ -37,16 +37,18 @@ class CopyJob:
     num_copied: int = 0
     fence: Fence | None = None
 
-    def advance(self, max_bytes: int, copy: Copy, fence: Callable[[], Fence]) -> bool:
+    def advance(self, max_bytes: int, copy: Copy) -> bool:
         """Submit one slice; True once all have ended. A dropped capsule's copy ends early."""
-        if self.fence is None:
-            left = self.capsule.num_bytes - self.num_copied
-            count = 0 if self.capsule.residence.is_gone else min(max_bytes, left)
-            if count:
-                start = self.num_copied
-                copy(self.target.address + start, self.source.address + start, count)
-                self.num_copied += count
-            if count < left and not self.capsule.residence.is_gone:
+        left = 0 if self.capsule.residence.is_gone else self.capsule.num_bytes - self.num_copied
+        if left:
+            count, start = min(max_bytes, left), self.num_copied
+            self.fence = copy(self.target.address + start, self.source.address + start, count)
+            self.num_copied += count
+            if count < left:
                 return False
-            self.fence = fence()
-        return self.fence.is_done
+        return self.fence is None or self.fence.is_done
+
+    def wait(self) -> None:
+        """Return when what was submitted has ended."""
+        if self.fence is not None:
+            self.fence.wait()

@@ -48,7 +48,7 @@ class Filing:
     Args:
         archivist: Runs it.
         shelves: Folders by name.
-        fence: Marks the last copy; work on a block starts once the device has come past it.
+        fence: Marks all that was submitted; work on a block starts once it is done.
     """
 
     def __init__(
@@ -68,6 +68,10 @@ class Filing:
     def waits_for_device(self) -> bool:
         """Whether work waits for a copy to end."""
         return bool(self._fenced)
+
+    def wait_for_device(self) -> None:
+        """Return when a copy that work waits for has ended."""
+        self._fenced[0][0].wait()
 
     def read(self, shelf: str, key: str, destination: memoryview, done: Done) -> None:
         """Read and verify a file; ``done`` is told by a later :meth:`poll`."""

@@ -49,8 +49,8 @@ class Mover:
         store: Whose capsules are moved.
         archivist: Runs what blocks.
         shelves: By name: :data:`SPILLED`, :data:`KEPT`, and those of the verbs.
-        copy: Between any two blocks.
-        fence: Marks the last copy; the archivist starts once the device has come past it.
+        copy: Between any two blocks, beside whatever else the device does.
+        fence: Marks all that was submitted; the archivist starts once it is done.
         now_ns: Monotonic clock, ns.
     """
 
@@ -68,7 +68,6 @@ class Mover:
         self._room: Room = store.room
         self._filing = Filing(archivist, shelves, fence)
         self._copy = copy
-        self._fence = fence
         self._now_ns = now_ns
         self._job: CopyJob | None = None
         self._is_closing = False
@@ -160,12 +159,12 @@ class Mover:
         For callers without a loop; True if something was moved.
         """
         while not self.advance(WHOLE):
-            is_busy = self._job is not None or self._filing.waits_for_device
-            is_busy = is_busy or self._room.has_changed
-            if not is_busy and not self._filing.poll(timeout_s):
-                return False
-            if not is_busy:
-                return True
+            if self._job is not None:
+                self._job.wait()
+            elif self._filing.waits_for_device:
+                self._filing.wait_for_device()
+            elif not self._room.has_changed:
+                return self._filing.poll(timeout_s)
         return True
 
     def close(self) -> None:
@@ -173,6 +172,8 @@ class Mover:
         self._is_closing = True
         while (self._writes or self._removals or self._is_filing) and self.wait(CLOSE_S):
             pass
+        if self._job is not None:
+            self._job.wait()  # its blocks are given back next
         self._filing.close()
 
     # choosing ------------------------------------------------------------------------------
@@ -303,7 +304,7 @@ class Mover:
 
     def _copy_slice(self, job: CopyJob, max_bytes: int) -> bool:
         """Copy on; True once the copy is whole."""
-        if not job.advance(max_bytes, self._copy, self._fence):
+        if not job.advance(max_bytes, self._copy):
             return False
         self._job = None
         self._settle(job.capsule, job.tier, job.target)

@@ -86,8 +86,8 @@ class Storage:
                 self.store,
                 archivist,
                 self.shelves,
-                copy=backend.copy,
-                fence=backend.fence,
+                copy=backend.copy_aside,
+                fence=backend.fence_all,
                 now_ns=clock_ns,
             )
             undo.callback(self.mover.close)

@@ -340,7 +340,15 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def fence(self) -> Fence:
-        """Mark the last replay, copy or write that was submitted."""
+        """Mark the last replay, copy or write that was submitted.
+
+        What it did not have to wait for may be under way still: plan nodes, where it runs
+        beside them, and copies made aside, where it is a plan node.
+        """
+
+    @abc.abstractmethod
+    def fence_all(self) -> Fence:
+        """Mark everything that was submitted so far."""
 
     @abc.abstractmethod
     def ordered(self) -> AbstractContextManager[None]:

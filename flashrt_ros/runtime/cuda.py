@@ -234,6 +234,10 @@ class CudaBackend(Backend):
         """Mark what was submitted last."""
         return self._streams.fence()
 
+    def fence_all(self) -> Fence:
+        """Mark what was submitted last to each stream."""
+        return self._streams.fence_all()
+
     @contextmanager
     def ordered(self) -> Iterator[None]:
         """Run torch operators on the state stream.

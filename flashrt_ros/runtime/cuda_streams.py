@@ -109,6 +109,25 @@ class StreamFence(Fence):
         self._stream.wait(self._mark)
 
 
+class AllFence(Fence):
+    """Several fences as one."""
+
+    __slots__ = ("_fences",)
+
+    def __init__(self, fences: tuple[Fence, ...]) -> None:
+        self._fences = fences
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the device has come past all of them."""
+        return all(fence.is_done for fence in self._fences)
+
+    def wait(self) -> None:
+        """Return when the device has come past all of them."""
+        for fence in self._fences:
+            fence.wait()
+
+
 class Streams:
     """The three streams of a backend, and who waits for whom.
 
@@ -150,12 +169,16 @@ class Streams:
         """Return the mark of what was submitted last."""
         return StreamFence(self._last)
 
+    def fence_all(self) -> Fence:
+        """Return the marks of what was submitted last to each stream."""
+        return AllFence(tuple(map(StreamFence, (self.plan, self.state, self.copy))))
+
     def synchronize(self) -> None:
         """Return when everything submitted has completed."""
         for stream in (self.plan, self.state, self.copy):
             self._driver.synchronize(stream.handle)
 
     def close(self) -> None:
-        """Wait for the streams and free their events; idempotent."""
+        """Free the streams' events; idempotent. Everything submitted must have completed."""
         for stream in (self.plan, self.state, self.copy):
             stream.close()

@@ -18,7 +18,7 @@ from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.capsule.tiers import DEVICE, HOST, DiskTier, MemoryTier
 from flashrt_ros.errors import CapsuleArchiveError, FlashrtError
 from flashrt_ros.runtime.arena import Block
-from flashrt_ros.runtime.backend import PASSED
+from flashrt_ros.runtime.backend import PASSED, Fence
 
 SIZE = 4096
 FINGERPRINT = Fingerprint.of({"model": "test"})
@@ -70,9 +70,10 @@ class MemoryShelf:
         self.files.pop(key, None)
 
 
-def copy(target: int, source: int, num_bytes: int) -> None:
+def copy(target: int, source: int, num_bytes: int) -> Fence:
     """Copy as the backend of the host does."""
     ctypes.memmove(target, source, num_bytes)
+    return PASSED
 
 
 class InlineArchivist(Archivist):

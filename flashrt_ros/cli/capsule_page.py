@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -52,6 +53,8 @@ td, th {{ text-align:left; padding:4px 22px 4px 0; border-bottom:1px solid var(-
 th {{ font-weight:500; color:var(--dim); }}
 td.number {{ text-align:right; font-variant-numeric:tabular-nums; }}
 td.tier {{ color:var(--tone); font-weight:600; }}
+.meter {{ width:180px; height:7px; border-radius:4px; background:var(--edge); overflow:hidden; }}
+.meter i {{ display:block; height:100%; background:var(--tone); }}
 .drawing {{ overflow:auto; }}
 """
 
@@ -75,12 +78,15 @@ class Drawing:
     made: str
 
     def svg(self, *, is_alone: bool = True) -> str:
-        """Draw the tree: a card for each capsule, below and right of what it came from.
+        """Draw the tree: a card for each capsule, below what it came from.
+
+        An only child stands straight below, so that a long episode is a column; where lines
+        part, the children stand to the right.
 
         Args:
             is_alone: A file of its own, with its style and a background.
         """
-        rows = list(walk(sorted(self.capsules, key=lambda one: one.created_ns)))
+        rows = self._rows()
         widest = max((self._row_width(level, one) for level, one in rows), default=_CARD_WIDTH)
         width = 2 * _MARGIN + widest
         height = 2 * _MARGIN + max(1, len(rows)) * _ROW
@@ -120,7 +126,7 @@ class Drawing:
 <body>
 <main>
 <h1>{escape(self.title)}</h1>
-<p>{len(self.capsules)} capsules, {escape(self.made)}. Each came from the one above and left of it.
+<p>{len(self.capsules)} capsules, {escape(self.made)}. A line leads down to what came from one.
 A dashed frame is the engine's own; it goes by itself.</p>
 {self._tier_table()}
 {note}
@@ -137,25 +143,39 @@ A dashed frame is the engine's own; it goes by itself.</p>
         rows = "".join(
             f'<tr class="{escape(tier.name)}"><td class="tier">{escape(tier.name)}</td>'
             f'<td class="number">{tier.num_capsules}</td>'
-            f'<td class="number">{size_text(tier.used_bytes)}</td>'
-            f'<td class="number">{size_text(tier.quota_bytes)}</td></tr>'
+            f'<td class="number">{_bytes_text(tier.used_bytes)}</td>'
+            f'<td class="number">{_bytes_text(tier.quota_bytes)}</td>'
+            f'<td><div class="meter"><i style="width:{_percent(tier):.1f}%"></i></div></td></tr>'
             for tier in self.tiers
         )
         return (
-            "<table><tr><th>tier</th><th>capsules</th><th>in use</th><th>quota</th></tr>"
+            "<table><tr><th>tier</th><th>capsules</th><th>in use</th><th>quota</th><th></th></tr>"
             f"{rows}</table>"
         )
 
+    def _rows(self) -> list[tuple[int, CapsuleInfo]]:
+        """Return the capsules from top to bottom, each with how far to the right it stands."""
+        rows = [one for _, one in walk(sorted(self.capsules, key=lambda one: one.created_ns))]
+        num_children = Counter(one.parent for one in rows)
+        levels: dict[str, int] = {}
+        for one in rows:
+            above = levels.get(one.parent)
+            levels[one.id] = 0 if above is None else above + (num_children[one.parent] > 1)
+        return [(levels[one.id], one) for one in rows]
+
     def _lines(self, rows: Sequence[tuple[int, CapsuleInfo]]) -> list[str]:
-        """Draw an elbow from each capsule up to its parent."""
+        """Draw a line from each capsule up to its parent: straight, or an elbow."""
         places = {one.id: (level, row) for row, (level, one) in enumerate(rows)}
         lines = []
         for row, (level, one) in enumerate(rows):
-            if not level:
+            if one.parent not in places:
                 continue
             above_level, above_row = places[one.parent]
             x = _MARGIN + above_level * _INDENT + 14
             y_from = _MARGIN + above_row * _ROW + _CARD_HEIGHT
+            if level == above_level:
+                lines.append(f'<path class="line" d="M{x} {y_from} V{_MARGIN + row * _ROW}"/>')
+                continue
             y_to = _MARGIN + row * _ROW + _CARD_HEIGHT / 2
             x_to = _MARGIN + level * _INDENT
             lines.append(f'<path class="line" d="M{x} {y_from} V{y_to - 8} q0 8 8 8 H{x_to}"/>')
@@ -178,7 +198,7 @@ A dashed frame is the engine's own; it goes by itself.</p>
     def _card(self, one: CapsuleInfo, x: int, y: int) -> list[str]:
         name = one.name or one.id
         labels = " ".join(one.labels)
-        facts = f"tick {one.tick} · {size_text(one.num_bytes)} · {time_text(one.created_ns)}" + (
+        facts = f"tick {one.tick} · {_bytes_text(one.num_bytes)} · {time_text(one.created_ns)}" + (
             f" · {labels}" if labels else ""
         )
         told = "\n".join(
@@ -220,6 +240,16 @@ A dashed frame is the engine's own; it goes by itself.</p>
             left += width + _CHIP_GAP
         parts.append("</g>")
         return parts
+
+
+def _bytes_text(num_bytes: int) -> str:
+    size = size_text(num_bytes)
+    return f"{size}B" if " " in size else f"{size} B"
+
+
+def _percent(tier: TierInfo) -> float:
+    """Return how much of its quota a tier has in use, 0 to 100."""
+    return min(100.0, 100 * tier.used_bytes / max(1, tier.quota_bytes))
 
 
 def _chip_width(text: str) -> int:

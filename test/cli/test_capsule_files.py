@@ -163,10 +163,29 @@ def test_every_child_has_its_line_and_every_mark_its_chip() -> None:
     assert "environment 1 at tick 2 descends from none" in drawing.html()
 
 
-def test_a_long_line_is_drawn() -> None:
+def test_a_long_line_is_a_column() -> None:
     chain = [info(f"c{n}", f"c{n - 1}") for n in range(1, 1500)]
     root = ElementTree.fromstring(Drawing("t", chain, (), (), "now").svg())
-    assert len(root.findall(f".//{SVG}rect[@class='card']")) == 1499
+    cards = root.findall(f".//{SVG}rect[@class='card']")
+    assert len(cards) == 1499
+    assert len({card.get("x") for card in cards}) == 1
+    assert len(root.findall(f".//{SVG}path[@class='line']")) == 1498
+
+
+def test_where_lines_part_the_children_stand_to_the_right() -> None:
+    capsules = [info("c1"), info("c2", "c1"), info("c3", "c2"), info("c4", "c2"), info("c5", "c3")]
+    root = ElementTree.fromstring(Drawing("t", capsules, (), (), "now").svg())
+    xs = [int(card.get("x", "")) for card in root.findall(f".//{SVG}rect[@class='card']")]
+    assert xs[0] == xs[1] < xs[2] == xs[3] == xs[4]  # c1, c2, c3, c5, c4
+
+
+def test_tiers_show_how_full_they_are() -> None:
+    tiers = [TierInfo("host", 1, 5_000, 20_000), TierInfo("disk", 0, 9, 0)]
+    page = Drawing("t", (), (), tiers, "now").html()
+    assert "5000 B" in page
+    assert "20 kB" in page
+    assert "width:25.0%" in page
+    assert "width:100.0%" in page
 
 
 def test_no_capsules_are_a_drawing_too() -> None:

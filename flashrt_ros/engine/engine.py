@@ -269,9 +269,16 @@ class Engine:
     def interrupt(
         self, request: protocol.Interrupt, ring: WriterRing | None = None
     ) -> protocol.Interrupted:
-        """Interrupt an environment, taking a goal over from ``ring`` in the same instant."""
-        reply = self._verbs.interrupt(self.environment(request.env_index), request, ring)
+        """Interrupt an environment, taking a goal over from ``ring`` in the same instant.
+
+        The chunk under that goal is begun at once, not with the next tick.
+        """
+        env = self.environment(request.env_index)
+        reply = self._verbs.interrupt(env, request, ring)
         self._waits.overtake(request.env_index)
+        if request.commit is not None:
+            # without one, a goal that is on its way would come too late for this chunk
+            self._ticks.hasten(env)
         self._ticks.wake()
         return reply
 

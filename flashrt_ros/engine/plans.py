@@ -75,6 +75,18 @@ class Plans:
         """Make the chunk that is due, as soon as its turn comes; ``pops`` an action after it."""
         self._ready.append((timeline, step, pops))
 
+    def pop_when_done(self, timeline: Timeline) -> bool:
+        """Pop an action after the timer's plan under way; False if one is popped already."""
+        flight = self._flight
+        if flight is not None and flight.timeline is timeline and not flight.pops:
+            flight.pops = True
+            return True
+        entry = (timeline, None, False)
+        if entry not in self._ready:
+            return False
+        self._ready[self._ready.index(entry)] = (timeline, None, True)
+        return True
+
     def holds(self, step: StepJob) -> bool:
         """Tell whether a step is under way or waits its turn here."""
         flight = self._flight

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flashrt_ros.engine import protocol
-from flashrt_ros.engine.protocol import EventKind
+from flashrt_ros.engine.protocol import EventKind, OutputKind
 from flashrt_ros.errors import PayloadRangeError
 from flashrt_ros.models.minimal import MinimalPolicy
 
@@ -121,6 +121,7 @@ def test_a_goal_that_interrupts_is_latched_by_the_next_tick_whatever_is_in_fligh
                         rig.advance()
             rig.now_ns = start_ns + moment
             committed[interrupt_with_a_goal(rig)] = rig.now_ns
+            rig.advance()  # the loop's next turn
         rig.drain()
         rig.run(rig.now_ns + PERIOD_NS)
         check(rig, committed, 1)
@@ -167,3 +168,57 @@ def test_a_step_makes_a_chunk_for_each_of_its_ticks_too(make_rig: MakeRig) -> No
     assert [action.index for action in done.actions] == [0] * 6
     with pytest.raises(PayloadRangeError, match="fits a message"):
         rig.step(10_000)
+
+
+def first_action_under(rig: Any, sequence: int) -> bool:
+    return any(
+        kind is OutputKind.ACTION and made.goal_sequence == sequence
+        for kind, made, *_ in rig.recorder.outputs
+    )
+
+
+def test_a_goal_that_interrupts_is_acted_on_by_the_next_tick(make_rig: MakeRig) -> None:
+    """Its chunk is begun at once, so that the tick finds it made."""
+    rig = make_rig()
+    begin(rig)
+    sequence = interrupt_with_a_goal(rig)
+    assert rig.engine.has_work
+    rig.drain()
+    assert latches(rig)[sequence][1] == rig.now_ns
+    assert not first_action_under(rig, sequence)  # actions keep to the ticks
+    rig.now_ns = rig.engine.next_deadline_ns()
+    rig.engine.on_deadline(rig.now_ns)
+    rig.take_in()
+    assert first_action_under(rig, sequence)
+    assert rig.status().deadline_misses == 0
+
+
+def test_a_chunk_that_is_late_for_its_tick_is_acted_on_when_it_is_made(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    begin(rig)
+    sequence = interrupt_with_a_goal(rig)
+    rig.advance()
+    for expected_misses in (0, 1):  # the first is served late, the second not at all
+        rig.now_ns = rig.engine.next_deadline_ns()
+        rig.engine.on_deadline(rig.now_ns)
+        assert rig.status().deadline_misses == expected_misses
+    rig.drain()
+    assert first_action_under(rig, sequence)
+    assert rig.engine.environment(0).position.queue_head == 1
+
+
+def test_an_interrupt_without_a_goal_waits_for_its_tick(make_rig: MakeRig) -> None:
+    """So that a goal which comes next, on its own, is in time for the chunk."""
+    rig = make_rig()
+    begin(rig)
+    rig.interrupt()
+    assert not rig.engine.has_work
+    sequence = rig.goal(0.3, 0.3)
+    rig.run(rig.now_ns + PERIOD_NS)
+    assert first_action_under(rig, sequence)
+
+
+def test_an_interrupted_environment_that_is_stepped_waits_for_its_step(rig: Any) -> None:
+    rig.step(2)
+    interrupt_with_a_goal(rig)
+    assert not rig.engine.has_work

@@ -25,6 +25,9 @@ line ends breaks the last two."""
 SUFFIX = ".capsule"
 """Ends the name of every capsule file."""
 
+USE_A_COPY = "use an earlier copy of the file"
+"""What to do about damage."""
+
 VERSION = 1
 """What is written; every version up to it is read."""
 
@@ -106,6 +109,7 @@ def decode_preamble(data: bytes, label: str) -> Preamble:
             reason="foreign" if len(data) >= len(MAGIC) else "truncated",
             expected="the first bytes of a capsule file",
             found=_name_foreign(data),
+            fix="name a file that was saved or exported",
         )
     if len(data) < PREAMBLE_BYTES:
         raise _truncated(label, PREAMBLE_BYTES, len(data))
@@ -123,6 +127,7 @@ def decode_preamble(data: bytes, label: str) -> Preamble:
             reason="header",
             expected=f"a header of {MAX_HEADER_BYTES} bytes at most",
             found=f"version {version}, header {header_bytes}, file {file_bytes} bytes",
+            fix=USE_A_COPY,
         )
     return Preamble(version, header_bytes, file_bytes, data[SIZES.size : PREAMBLE_BYTES])
 
@@ -141,6 +146,7 @@ def check_size(preamble: Preamble, found_bytes: int, label: str) -> None:
             reason="header",
             expected=f"{preamble.file_bytes} bytes",
             found=found_bytes,
+            fix=USE_A_COPY,
         )
 
 
@@ -160,6 +166,7 @@ def check_zero(padding: bytes | memoryview, offset: int, label: str) -> None:
             f"{label} is damaged: padding holds something",
             reason="header",
             expected=f"{len(padding)} zeros from byte {offset}",
+            fix=USE_A_COPY,
         )
 
 

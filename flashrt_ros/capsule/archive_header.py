@@ -13,6 +13,7 @@ from flashrt_ros.capsule.archive_format import (
     MAX_HEADER_BYTES,
     PREAMBLE_BYTES,
     SIZES,
+    USE_A_COPY,
     VERSION,
     Preamble,
     Section,
@@ -139,14 +140,16 @@ def decode_head(
     end = PREAMBLE_BYTES + preamble.header_bytes
     header = head[PREAMBLE_BYTES:end]
     if xxhash.xxh3_128_digest(head[: SIZES.size] + header) != preamble.digest:
-        raise CapsuleArchiveError(f"{label} is damaged in its header", reason="header")
+        raise CapsuleArchiveError(
+            f"{label} is damaged in its header", reason="header", fix=USE_A_COPY
+        )
     check_zero(head[end:], end, label)
     try:
         record, sections = _DECODERS[preamble.version](header, preamble.payload_offset)
         check_record(record)
     except (SpecError, CapsuleNameError, msgspec.MsgspecError, OverflowError, ValueError) as error:
         raise CapsuleArchiveError(
-            f"{label} has an impossible header", reason="header", found=error
+            f"{label} has an impossible header", reason="header", found=error, fix=USE_A_COPY
         ) from error
     _check_sections(record, sections, preamble, label)
     return record, sections
@@ -251,4 +254,5 @@ def _check_sections(
             reason="header",
             expected=wanted,
             found=found,
+            fix=USE_A_COPY,
         )

@@ -18,6 +18,7 @@ import xxhash
 
 from flashrt_ros.capsule.archive_format import (
     PREAMBLE_BYTES,
+    USE_A_COPY,
     Section,
     check_size,
     check_zero,
@@ -165,7 +166,7 @@ class ArchiveReader:
                     reason="payload",
                     expected=f"xxh3-128 {section.digest}",
                     found=digest.hexdigest(),
-                    fix="restore an earlier copy of the file",
+                    fix=USE_A_COPY,
                 )
             end = section.offset + section.num_bytes
 

@@ -41,9 +41,9 @@ def open_folder(path: Path, *, create: bool) -> int:
         is_other = error.errno in (errno.ELOOP, errno.ENOTDIR)
         raise CapsuleFolderError(
             what,
-            expected="a folder",
+            expected="a folder, or that one can be made",
             found="a link or a file" if is_other else error.strerror,
-            fix="name the folder itself" if is_other else None,
+            fix="name the folder itself" if is_other else "make it, or name another",
         ) from error
     status = os.fstat(fd)
     mode = stat.S_IMODE(status.st_mode)

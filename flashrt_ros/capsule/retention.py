@@ -77,7 +77,7 @@ class Rules:
         label: One ``key=value``; "" for any.
         name_prefix: Start of the name; "" for any.
         unpinned: Admit whatever is not pinned.
-        keep_last: Newest of those admitted that stay.
+        keep_last: Newest of those admitted that stay; made or loaded last.
     """
 
     older_than_ns: int = 0
@@ -108,7 +108,8 @@ class Rules:
         """Return what goes, oldest first; pins never do.
 
         Args:
-            candidates: What may go at all.
+            candidates: What may go at all, in the order in which it was made or loaded. That
+                order says what is newest: a clock may jump.
             now_ns: Wall time. A capsule from the future has no age.
         """
         query = Query(
@@ -117,5 +118,5 @@ class Rules:
             until_ns=max(1, now_ns - self.older_than_ns) if self.older_than_ns else 0,
             pinned=False,
         )
-        admitted = sorted(filter(query.matches, candidates), key=lambda one: one.created_ns)
+        admitted = list(filter(query.matches, candidates))
         return admitted[: max(0, len(admitted) - self.keep_last)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
+from collections.abc import Sequence
 
 from flashrt_ros.capsule.archive_format import SUFFIX
 from flashrt_ros.capsule.capsule import Capsule
-from flashrt_ros.capsule.lineage import walk
 from flashrt_ros.capsule.record import CapsuleRecord
 from flashrt_ros.capsule.retention import Query, Rules
 from flashrt_ros.capsule.shelf import KEPT, SAVED
@@ -17,6 +18,7 @@ from flashrt_ros.engine import protocol
 from flashrt_ros.engine.describe import capsule_info, timeline_infos
 from flashrt_ros.engine.keeping import Holding, Keeping
 from flashrt_ros.engine.moves import own_home
+from flashrt_ros.engine.storage import spare_key
 from flashrt_ros.engine.timeline import Environment
 from flashrt_ros.engine.waits import Answer, Done
 from flashrt_ros.errors import DeviceLostError, FlashrtError
@@ -207,8 +209,8 @@ class Library:
         listing = self._storage.shelves[KEPT].folder.scan()
         for file, reason in listing.damaged:
             self._leave(file.removesuffix(SUFFIX), reason)
-        records = [record for record in listing.records if self._fits(record)]
-        taken = [self._take_in(record) for record in _parents_first(records)]
+        records = self._in_force([one for one in listing.records if self._fits(one)])
+        taken = [self._take_in(record) for record in _as_they_were_made(records)]
         for capsule in taken:
             if capsule is not None and capsule.pinned:
                 self._bring_up(capsule)
@@ -226,6 +228,22 @@ class Library:
             told = "; ".join(f"{name}: here {own}, there {theirs}" for name, own, theirs in rows)
             self._leave(record.file, f"it was taken under another fingerprint: {told}")
         return not rows
+
+    def _in_force(self, records: Sequence[CapsuleRecord]) -> list[CapsuleRecord]:
+        """Leave those whose name was given to another file because they could not be used."""
+        renamed = {
+            one.name: one.file
+            for one in records
+            if one.name and one.file == spare_key(one.name, one.fingerprint)
+        }
+        kept = []
+        for record in records:
+            later = renamed.get(record.name, record.file)
+            if record.file == record.name != later:
+                self._leave(record.file, f"'{later}' was written in its place")
+            else:
+                kept.append(record)
+        return kept
 
     def _leave(self, key: str, reason: object) -> None:
         """Leave a file as it is; nothing is written under its name."""
@@ -258,10 +276,22 @@ class Library:
             self._core.store.disown(capsule)
 
 
-def _parents_first(records: list[CapsuleRecord]) -> list[CapsuleRecord]:
-    ordered = [record for _, record in walk(records)]
+def _as_they_were_made(records: Sequence[CapsuleRecord]) -> list[CapsuleRecord]:
+    """Order by time, but none before its parent: the clock may have jumped."""
+    known = {record.id for record in records}
+    children: dict[str, list[int]] = {}
+    for index, record in enumerate(records):
+        children.setdefault(record.parent if record.parent in known else "", []).append(index)
+    ready = [(records[index].created_ns, index) for index in children.pop("", [])]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        record = records[heapq.heappop(ready)[1]]
+        ordered.append(record)
+        for index in children.pop(record.id, []):
+            heapq.heappush(ready, (records[index].created_ns, index))
     # files that descend from each other in a circle: foreign hands wrote them
-    return ordered + [record for record in records if record not in ordered]
+    return ordered + [records[index] for circle in children.values() for index in circle]
 
 
 def _capsule_of(

@@ -124,7 +124,7 @@ class Storage:
         """
         key = capsule.title
         if key in self.foreign_keys:
-            key = f"{key[:_MAX_STEM]}.{capsule.fingerprint.digest[:16]}"
+            key = spare_key(key, capsule.fingerprint)
         self.mover.persist(capsule, key)
 
     def close(self) -> None:
@@ -142,6 +142,10 @@ class Storage:
         own = root / f"engine-{socket_file(config.name).removesuffix('.sock')}"
         paths = {SAVED: root, KEPT: own / KEPT, SPILLED: own / SPILLED}
         for name, path in paths.items():
+            if name != SAVED:
+                # what is refused here, the folder in it says
+                with contextlib.suppress(OSError):
+                    own.mkdir(mode=0o700, exist_ok=True)
             folder = undo.enter_context(CapsuleFolder(path))
             if name == KEPT:
                 undo.enter_context(_sole_owner(path, config.name))
@@ -150,6 +154,11 @@ class Storage:
         # what was spilled ends with its engine, however that ended
         _clear(spilled)
         undo.callback(_clear_at_end, spilled)
+
+
+def spare_key(key: str, fingerprint: Fingerprint) -> str:
+    """Name the file of a persisted capsule where the one of its name can't be used."""
+    return f"{key[:_MAX_STEM]}.{fingerprint.digest[:16]}"
 
 
 def _memory_tiers(config: EngineConfig, layout: ArenaLayout, backend: Backend) -> list[MemoryTier]:

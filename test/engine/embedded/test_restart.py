@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,6 +143,27 @@ def test_a_dropped_persisted_capsule_is_gone_after_a_restart(
     first.engine.handle(protocol.Drop(1, "mid"))
     first.engine.close()
     assert names(make_rig(capsule_folder=str(tmp_path))) == {"home"}
+
+
+def test_a_clock_that_jumps_back_changes_no_order(
+    make_rig: MakeRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter((1000, 2000, 100, 200, 300, 400))
+    clock = SimpleNamespace(time_ns=lambda: next(times))
+    monkeypatch.setattr("flashrt_ros.engine.storage.time", clock)
+    first = make_rig(capsule_folder=str(tmp_path), rollback_depth=0)
+    first.ready()
+    for name in ("one", "two", "three"):
+        first.step(1)
+        first.snapshot(name, persist=True)
+    collected = first.engine.handle(protocol.Collect(1, 0, "", "", True, 1, True, 0))
+    assert [one.name for one in collected.capsules] == ["one", "two"]
+    assert first.engine.core.store.get("three").created_ns < 1000
+    first.engine.close()
+    second = make_rig(capsule_folder=str(tmp_path), rollback_depth=0)
+    assert [one.name for one in second.engine.core.store] == ["home", "one", "two", "three"]
+    collected = second.engine.handle(protocol.Collect(1, 0, "", "", True, 1, True, 0))
+    assert [one.name for one in collected.capsules] == ["one", "two"]
 
 
 def test_a_loaded_home_is_the_one_that_a_reset_restores(first: Any) -> None:

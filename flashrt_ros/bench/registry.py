@@ -51,6 +51,9 @@ BENCHES: dict[str, Bench] = {
     "fork": Bench("fork", "a fork into 16 lanes beside raw copies"),
     "tick": Bench("tick", "how late ticks start while cameras stream through the nodes", 1.5),
     "goal": Bench("goal", "a goal through a slot beside one through a topic"),
+    "interrupt": Bench(
+        "interrupt", "an interrupt to its first action, beside finishing the chunk, and a topic"
+    ),
     "service": Bench("service", "resets beside empty calls, as a service and from a client"),
     "steady": Bench("steady", "what 10000 ticks leave behind in memory"),
 }

@@ -66,6 +66,12 @@ ROWS = {
         "lateness in a thread of the node's process",
         "lateness in a thread, switch interval 50 us",
     ),
+    "interrupt": (
+        "interrupt to first action of its goal",
+        "goal to its first action, the chunk is finished first",
+        "goal by topic to a policy node, to its first action",
+        "one tick and one plan node",
+    ),
     "goal": (
         "goal by slot, write and commit",
         "goal by slot, write to the end of its plan",
@@ -102,7 +108,7 @@ def test_a_bench_in_this_process(name: str, make_context: Callable[..., Context]
 
 
 @needs_ros
-@pytest.mark.parametrize("name", ["goal", "service", "tick"])
+@pytest.mark.parametrize("name", ["goal", "interrupt", "service", "tick"])
 def test_a_bench_with_processes(
     name: str, make_context: Callable[..., Context], tmp_path: Path
 ) -> None:
@@ -112,7 +118,7 @@ def test_a_bench_with_processes(
     assert not list((tmp_path / "flashrt").glob("*.sock"))
 
 
-@pytest.mark.parametrize("name", ["goal", "service"])
+@pytest.mark.parametrize("name", ["goal", "interrupt", "service"])
 def test_a_bench_without_ros_says_so(
     name: str, make_context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:

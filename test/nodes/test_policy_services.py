@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -286,6 +287,42 @@ def test_capsules_are_saved_loaded_and_found(robot: Robot) -> None:
     assert list(robot.statuses[-1].tiers) == ["host", "disk"]
     call(PinCapsule, f"{NODE}/capsule/pin", capsule="back", pinned=False)
     for name in ("back", "file"):
+        assert call(DropCapsule, f"{NODE}/capsule/drop", capsule=name).success
+
+
+def test_a_bad_file_is_refused_with_its_reason_and_nothing_else_is_lost(
+    robot: Robot, bench: Bench
+) -> None:
+    call = robot.peer.call
+    folder = bench.folder / "capsules"
+    assert call(SnapshotCapsule, f"{NODE}/capsule/snapshot", name="good").success
+    assert call(SaveCapsule, f"{NODE}/capsule/save", capsule="good").success
+    whole = (folder / "good.capsule").read_bytes()
+
+    def state() -> object:
+        listed = call(ListCapsules, f"{NODE}/capsule/list", label="")
+        return {one.id for one in listed.capsules if "automatic=boundary" not in one.labels}
+
+    bad = {
+        "short": (whole[:5000], errors.CapsuleArchiveError, "cut short"),
+        "flipped": (whole[:-1] + bytes([whole[-1] ^ 1]), errors.CapsuleArchiveError, "damaged"),
+        "newer": (whole[:8] + b"\x09" + whole[9:], errors.CapsuleVersionError, "version 9"),
+        "pickled": (pickle.dumps({"a": 1}), errors.CapsuleArchiveError, "a pickle"),
+    }
+    before = state()
+    for name, (data, error, words) in bad.items():
+        (folder / f"{name}.capsule").write_bytes(data)
+        refused = call(LoadCapsule, f"{NODE}/capsule/load", file=name, name="bad")
+        assert (refused.success, refused.error_code) == (False, code(error)), name
+        assert words in refused.error_msg
+    (folder / "link.capsule").symlink_to(folder / "good.capsule")
+    refused = call(LoadCapsule, f"{NODE}/capsule/load", file="link", name="bad")
+    assert refused.error_code == code(errors.CapsuleArchiveError)
+    assert "is a link" in refused.error_msg
+    assert state() == before
+    loaded = call(LoadCapsule, f"{NODE}/capsule/load", file="good", name="again")
+    assert loaded.success, loaded.error_msg
+    for name in ("good", "again"):
         assert call(DropCapsule, f"{NODE}/capsule/drop", capsule=name).success
 
 

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from flashrt_ros.capsule.folder import CapsuleFolder
+from flashrt_ros.capsule.transfer import export_capsule, import_capsule
 from flashrt_ros.errors import (
     CapsuleNameTakenError,
     CapsuleNotFoundError,
+    FingerprintMismatchError,
     UnsupportedError,
 )
 from flashrt_ros.models.minimal import MinimalPolicy
@@ -124,6 +127,54 @@ def test_save_and_load(start_engine: StartEngine, tmp_path: Path) -> None:
                 client.load(name)
         with pytest.raises(CapsuleNotFoundError):
             client.load("nothing")
+
+
+def digests(client: Any) -> tuple[str, str]:
+    seen = client.inspect()
+    return seen.state_digest, seen.input_digest
+
+
+def test_a_capsule_moves_to_another_engine_that_it_fits_and_to_no_other(
+    start_engine: StartEngine, tmp_path: Path
+) -> None:
+    here, there, elsewhere = (tmp_path / name for name in ("here", "there", "elsewhere"))
+    moved = tmp_path / "moved.capsule"
+    taker = start_engine("tests/files/taker", capsule_folder=str(here))
+    with taker.client() as client:
+        run(client)
+        client.snapshot("one")
+        state = digests(client)
+        client.save("one")
+        expected = actions_after(client, "one")
+    with CapsuleFolder(here) as folder:
+        export_capsule(folder, "one", moved)
+    assert taker.stop(signal.SIGKILL)[0] == -signal.SIGKILL
+
+    twin = start_engine("tests/files/twin", capsule_folder=str(there))
+    with twin.client() as client:
+        run(client, 3)
+        before = digests(client)
+        with CapsuleFolder(there) as folder:
+            import_capsule(moved, folder)
+        client.load("one")
+        assert digests(client) == before
+        client.restore("one")
+        assert digests(client) == state != before
+        assert actions_after(client, "one") == expected
+        assert actions_after(client, "home") != expected
+
+    # it computes with two threads, so that its bytes are others
+    other = start_engine("tests/files/other", capsule_folder=str(elsewhere), num_threads=2)
+    with other.client() as client:
+        run(client, 3)
+        before = digests(client)
+        known = client.capsules()
+        with CapsuleFolder(elsewhere) as folder:
+            import_capsule(moved, folder)
+        with pytest.raises(FingerprintMismatchError, match="expected threads=2, found threads=1;"):
+            client.load("one")
+        assert digests(client) == before
+        assert list(client.capsules()) == list(known)
 
 
 def test_without_a_folder_files_are_refused(client: Any) -> None:

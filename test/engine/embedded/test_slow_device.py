@@ -286,7 +286,7 @@ class Watcher:
     def output(self, kind: OutputKind, made: Provenance, index: int, payload: bytes) -> None:
         env = self._rig.engine.environment(0)
         assert made.generation == env.generation, "published after what it was made for had ended"
-        if self.outputs:
+        if self.outputs:  # also where a pop was submitted before the commit, and taken in after
             assert made.sequence > self.outputs[-1][1].sequence
         self.outputs.append((kind, made, index))
         chunk = (made.generation, made.latched_tick)
@@ -494,6 +494,28 @@ def test_a_chunk_is_published_before_its_actions(slow: SlowRig) -> None:
     slow.check_counters()
 
 
+def test_an_action_of_the_old_chunk_is_published_before_the_new_one(
+    make_slow: Callable[..., SlowRig],
+) -> None:
+    rig = make_slow(replan_threshold=2)
+    rig.start()
+    rig.feed()
+    rig.tick()
+    rig.finish()
+    rig.tick()
+    rig.finish()
+    rig.tick()  # finds two: the next chunk is made beside them
+    fly(rig, 4)
+    rig.work(100)
+    rig.tick()
+    rig.turn()
+    assert rig.engine._ticks.plans._flight.run.is_done
+    before = len(rig.watcher.outputs)
+    rig.work(100)  # both are done when the host looks
+    rig.finish()
+    assert rig.kinds()[before:] == [("action", 3), ("chunk", 0)]
+
+
 def test_two_ticks_of_one_chunk_pop_no_action_twice(slow: SlowRig) -> None:
     empty(slow)
     fly(slow, 5)
@@ -623,6 +645,8 @@ def test_a_spill_holds_no_action_up(make_slow: Callable[..., SlowRig]) -> None:
     while rig.engine.has_work:
         rig.turn()
     rig.backend.streams.state.wait(rig.backend.streams.state.num_marks)
+    rig.engine.advance()
+    assert rig.kinds()[-1] == ("action", 1)
     rig.snapshot("first")  # the tier is full
     while rig.engine.core.storage.mover._job is None:
         rig.engine.background(rig.now_ns)
@@ -640,7 +664,7 @@ def test_a_spill_holds_no_action_up(make_slow: Callable[..., SlowRig]) -> None:
         )
         rig.backend.driver.do(queue)
         rig.engine.advance()
-    assert rig.kinds()[-1] == ("action", 1)
+    assert rig.kinds()[-1] == ("action", 2)
 
 
 def test_a_file_holds_what_the_device_had_copied(

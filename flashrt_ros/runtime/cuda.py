@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 import torch
 
@@ -12,6 +11,7 @@ from flashrt_ros.errors import BackendError, CaptureError
 from flashrt_ros.runtime.arena import Arena, Block
 from flashrt_ros.runtime.backend import Backend, Fence, Program, Slots
 from flashrt_ros.runtime.batch import lane_views
+from flashrt_ros.runtime.cuda_compare import LaneBytes, Saved, check_recorded, check_replayed
 from flashrt_ros.runtime.cuda_driver import Attribute, driver
 from flashrt_ros.runtime.cuda_graph import Captured, CudaGraph, Recipe, capture_graph, open_pool
 from flashrt_ros.runtime.cuda_memory import CudaArena, CudaBlock, HostBlock, view_bytes
@@ -57,11 +57,14 @@ class CudaBackend(Backend):
             and attribute(Attribute.CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, index)
         )
         self._streams = Streams(self._driver, self._device)
-        self._staging = Staging(self._driver, self._streams, self._device)
-        # One pool for each stream: graphs of one stream never overlap, so they may share.
-        self._pools = {
-            stream: open_pool(stream) for stream in (self._streams.plan, self._streams.state)
-        }
+        with ExitStack() as undo:
+            undo.callback(self._streams.close)
+            self._staging = Staging(self._driver, self._streams, self._device)
+            # One pool for each stream: graphs of one stream never overlap, so they may share.
+            self._pools = {
+                stream: open_pool(stream) for stream in (self._streams.plan, self._streams.state)
+            }
+            undo.pop_all()
         self._rehearsal = Rehearsal()
         self._registered: set[int] = set()
         self._is_closed = False
@@ -99,7 +102,12 @@ class CudaBackend(Backend):
             )
 
     def allocate_block(self, num_bytes: int) -> Block:
-        """Allocate memory of the device."""
+        """Allocate memory of the device; where that is the host's, locked memory of it.
+
+        So what lies in the one memory of an integrated device can be written to files too.
+        """
+        if self._is_integrated:
+            return self.allocate_host_block(num_bytes)
         with self._setup():
             return CudaBlock(num_bytes, self._device)
 
@@ -160,7 +168,7 @@ class CudaBackend(Backend):
         """
         check_sealed(key, arena)
         views = lane_views(arena, lane, num_rows)
-        lane_bytes = _LaneBytes(arena, range(lane, lane + (num_rows or 1)))
+        lane_bytes = LaneBytes(arena, range(lane, lane + (num_rows or 1)))
         self.synchronize()
         with torch.inference_mode(False), torch.no_grad():
             with self._setup():
@@ -178,18 +186,23 @@ class CudaBackend(Backend):
                 self.synchronize()
                 with self._setup():
                     eager = lane_bytes.save()
-                    _check_recorded(recipe, lane_bytes, before, eager)
+                    check_recorded(recipe, lane_bytes, before, eager)
                 self._put_back(lane_bytes, before)
-                graph = self._graph(recipe, lane)
-                for memory in graph.private_tensors():
-                    self._driver.fill(memory.data_ptr(), _POISON, memory.numel(), stream.handle)
-                graph.replay()
-                self.synchronize()
-                with self._setup():
-                    _check_replayed(recipe, lane_bytes, eager, lane_bytes.save())
+                with ExitStack() as undo:
+                    graph = undo.enter_context(self._graph(recipe, lane))
+                    self._replay_poisoned(graph, stream)
+                    with self._setup():
+                        check_replayed(recipe, lane_bytes, eager, lane_bytes.save())
+                    undo.pop_all()
             finally:
                 self._put_back(lane_bytes, before)
         return graph
+
+    def _replay_poisoned(self, graph: CudaGraph, stream: Stream) -> None:
+        for memory in graph.private_tensors():
+            self._driver.fill(memory.data_ptr(), _POISON, memory.numel(), stream.handle)
+        graph.replay()
+        self.synchronize()
 
     def _graph(self, recipe: Recipe, lane: int) -> CudaGraph:
         stream = self._stream_of(recipe)
@@ -249,8 +262,9 @@ class CudaBackend(Backend):
         with torch.cuda.stream(stream.torch):
             try:
                 yield
-            except RuntimeError:
-                # torch has errors of its own for a device that is lost; the driver tells
+            except BaseException:
+                # Nothing stays under way that no mark tells of; and where torch has an error
+                # of its own for a device that is lost, the driver tells.
                 self.synchronize()
                 raise
         self._streams.submitted(stream)
@@ -283,43 +297,11 @@ class CudaBackend(Backend):
         stream: AbstractContextManager[None] = torch.cuda.stream(self._streams.copy.torch)
         return stream
 
-    def _put_back(self, lane_bytes: _LaneBytes, before: _Saved) -> None:
+    def _put_back(self, lane_bytes: LaneBytes, before: Saved) -> None:
         self.synchronize()
         with self._setup():
             lane_bytes.load(before)
         self.synchronize()
-
-
-_Saved = tuple[torch.Tensor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _LaneBytes:
-    """All bytes of some lanes, wherever they lie."""
-
-    arena: Arena
-    lanes: range
-
-    def parts(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield every buffer with its name, as ``uint8``."""
-        for lane in self.lanes:
-            for name, view in self.arena.views(lane).items():
-                yield name, view.reshape(-1).view(torch.uint8)
-
-    def save(self) -> _Saved:
-        """Copy every buffer, in device memory."""
-        return tuple(part.clone() for _, part in self.parts())
-
-    def load(self, saved: _Saved) -> None:
-        """Put back what :meth:`save` gave."""
-        for (_, part), old in zip(self.parts(), saved, strict=True):
-            part.copy_(old)
-
-    def differing(self, left: _Saved, right: _Saved) -> frozenset[str]:
-        """Name the buffers that differ."""
-        names = [name for name, _ in self.parts()]
-        pairs = zip(names, left, right, strict=True)
-        return frozenset(name for name, one, other in pairs if not torch.equal(one, other))
 
 
 def _run_again(recipe: Recipe, views: dict[str, torch.Tensor]) -> None:
@@ -332,32 +314,6 @@ def _run_again(recipe: Recipe, views: dict[str, torch.Tensor]) -> None:
             found=str(error).partition("\n")[0],
             fix="keep nothing outside of the buffers that decides how the program runs",
         ) from error
-
-
-def _check_recorded(recipe: Recipe, lane_bytes: _LaneBytes, before: _Saved, eager: _Saved) -> None:
-    """Refuse a program that wrote where no operator was seen to write."""
-    unseen = sorted(lane_bytes.differing(before, eager) - recipe.tape.written_buffers)
-    if unseen:
-        raise CaptureError(
-            f"program {recipe.key} can't be captured: it writes past the operators it calls",
-            expected=f"writes to {', '.join(sorted(recipe.tape.written_buffers)) or 'nothing'}",
-            found=f"other bytes in {', '.join(unseen)}",
-            fix="wrap a kernel of your own with torch.library.custom_op and its mutates_args",
-        )
-
-
-def _check_replayed(
-    recipe: Recipe, lane_bytes: _LaneBytes, eager: _Saved, replayed: _Saved
-) -> None:
-    differing = sorted(lane_bytes.differing(eager, replayed))
-    if differing:
-        raise CaptureError(
-            f"program {recipe.key} can't be captured: its replay differs from the program itself",
-            expected="the same bytes",
-            found=f"other bytes in {', '.join(differing)}",
-            fix="look for operators that add in no fixed order (index_add, scatter_add), and for "
-            "what the program reads besides its buffers, slots and weights",
-        )
 
 
 def _check_device(index: int) -> None:

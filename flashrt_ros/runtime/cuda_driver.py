@@ -138,7 +138,11 @@ class Driver:
         """
         self._call("cuMemHostRegister_v2", address, num_bytes, _REGISTER_PORTABLE_MAPPED)
         device = ctypes.c_uint64()
-        self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(device), address, 0)
+        try:
+            self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(device), address, 0)
+        except BackendError:
+            self.unregister(address)
+            raise
         return device.value
 
     def unregister(self, address: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -75,9 +76,13 @@ class GraphSet:
         """
         if key in self._graphs:
             raise SpecError(f"a graph is captured under {key} already", fix="evict it first")
-        first = self._backend.capture(program, key, self._arena, 0, self._slots)
-        others = (first.rebase(lane) for lane in range(1, self._arena.num_lanes))
-        self._graphs[key] = (first, *others)
+        with ExitStack() as undo:
+            graphs = [self._backend.capture(program, key, self._arena, 0, self._slots)]
+            undo.callback(_close, graphs)
+            for lane in range(1, self._arena.num_lanes):
+                graphs.append(graphs[0].rebase(lane))
+            undo.pop_all()
+        self._graphs[key] = tuple(graphs)
 
     def graph(self, lane: int, key: ShapeKey) -> CapturedGraph:
         """Return the graph of a lane.
@@ -115,8 +120,7 @@ class GraphSet:
             UnknownShapeKeyError: Nothing is captured under this key.
         """
         self.graph(0, key)
-        for graph in self._graphs.pop(key):
-            graph.close()
+        _close(self._graphs.pop(key))
 
     def close(self) -> None:
         """Free every graph; idempotent."""
@@ -133,3 +137,8 @@ class GraphSet:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _close(graphs: Iterable[CapturedGraph]) -> None:
+    for graph in graphs:
+        graph.close()

@@ -317,6 +317,10 @@ def test_a_lost_device_says_so_and_can_still_be_closed() -> None:
 def test_an_integrated_device_has_no_memory_of_its_own() -> None:
     with CudaBackend(is_integrated=True) as backend:
         assert not backend.has_own_memory
+        with backend.allocate_block(64) as block:
+            backend.write(block.address, bytes(range(64)))
+            backend.fence().wait()
+            assert block.view() == bytes(range(64))
     with CudaBackend(is_integrated=False) as backend:
         assert backend.has_own_memory
 

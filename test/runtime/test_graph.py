@@ -45,6 +45,33 @@ def test_capture_changes_no_byte_of_any_lane(world: Any) -> None:
     assert world.all_bytes() == before
 
 
+def test_a_key_that_a_lane_refuses_leaves_no_graph_behind(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world.graphs({("count",): counts}) as graphs:
+        kind = type(graphs.graph(0, ("count",)))
+        rebase, close = kind.rebase, kind.close
+        closed: list[int] = []
+
+        def refuse(graph: Any, lane: int) -> Any:
+            if lane == 2:
+                raise CaptureError("no room for another lane")
+            return rebase(graph, lane)
+
+        def note(graph: Any) -> None:
+            closed.append(graph.lane)
+            close(graph)
+
+        monkeypatch.setattr(kind, "rebase", refuse)
+        monkeypatch.setattr(kind, "close", note)
+        with pytest.raises(CaptureError, match="no room"):
+            graphs.capture(("clear",), clears)
+        assert sorted(closed) == [0, 1]
+        assert graphs.keys == (("count",),)
+        monkeypatch.undo()
+        graphs.capture(("clear",), clears)
+
+
 def test_unknown_key_names_the_known_ones(world: Any) -> None:
     with world.graphs({("count",): counts, ("clear", 1): clears}) as graphs:
         before = world.all_bytes()

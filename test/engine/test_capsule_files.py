@@ -52,11 +52,15 @@ def wait_for_file(client: Any, folder: Path, name: str) -> None:
     assert name in files(folder)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_persisted_capsules_survive_a_killed_engine(
-    start_engine: StartEngine, tmp_path: Path
+    device: str,
+    start_engine: StartEngine,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
     folder = tmp_path / "capsules"
-    first = start_engine("tests/files/a", capsule_folder=str(folder))
+    first = start_engine("tests/files/a", capsule_folder=str(folder), device=device)
     with first.client() as client:
         run(client)
         before = client.inspect()
@@ -71,7 +75,7 @@ def test_persisted_capsules_survive_a_killed_engine(
         for name in ("mid", "child", "home"):
             wait_for_file(client, folder, name)
     assert first.stop(signal.SIGKILL)[0] == -signal.SIGKILL
-    second = start_engine("tests/files/a", capsule_folder=str(folder))
+    second = start_engine("tests/files/a", capsule_folder=str(folder), device=device)
     with second.client() as client:
         found = {one.name: one for one in client.capsules()}
         assert set(found) == {"home", "mid", "child"}
@@ -91,7 +95,10 @@ def test_persisted_capsules_survive_a_killed_engine(
             before.input_digest,
         )
         assert control.state_digest != restored.state_digest != after.state_digest
-        assert actions_after(client, "mid") == expected
+        again = actions_after(client, "mid")
+        # of what follows, nothing is promised across captures on a GPU
+        record_property("same_actions_across_captures", again == expected)
+        assert device != "cpu" or again == expected
         assert actions_after(client, "home") != expected
 
 

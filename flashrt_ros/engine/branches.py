@@ -57,7 +57,7 @@ class Branches:
         indices: list[int] = []
         lanes = [core.pool.acquire() for _ in seeds]
         for lane in lanes:  # all of them first: the device copies while the host keeps books
-            self._moves.fill(lane, capsule)
+            self._moves.fill_aside(lane, capsule)
         for seed, lane in zip(seeds, lanes, strict=True):
             branch = Branch(
                 env_index=env.env_index,
@@ -69,7 +69,7 @@ class Branches:
                 source=capsule,
             )
             self._next_branch += 1
-            core.reseed(branch, seed, 0)
+            core.reseed(branch, seed, 0, beside=True)
             self._give_goal(env, branch, source, indices)
             core.branches[branch.branch] = branch
             indices.append(branch.branch)

@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.engine.ages import Ages
@@ -19,7 +21,7 @@ from flashrt_ros.engine.seams import Seams
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT, Branch, Environment, Timeline
-from flashrt_ros.errors import PayloadRangeError
+from flashrt_ros.errors import ConfigError, PayloadRangeError
 from flashrt_ros.models.base import NOISE_COUNTER, NOISE_SEED, PolicyModel
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.lanes import Lane, LanePool
@@ -75,6 +77,20 @@ class Core:
     def store(self) -> CapsuleStore:
         """The capsules."""
         return self.storage.store
+
+    def check_threads(self) -> None:
+        """Refuse to go on where the bytes would be others than were captured.
+
+        Raises:
+            ConfigError: The process's intra-op thread count was changed.
+        """
+        if torch.get_num_threads() != self.config.num_threads:
+            raise ConfigError(
+                "the process's intra-op thread count was changed, which changes the bytes",
+                expected=self.config.num_threads,
+                found=torch.get_num_threads(),
+                fix="torch.set_num_threads back, or configure num_threads",
+            )
 
     def read_output(self, lane: Lane, buffer: str) -> bytes:
         """Copy an OUTPUT buffer's bytes; the graph that writes it must have completed."""
@@ -155,17 +171,21 @@ class Core:
             )
         )
 
-    def reseed(self, timeline: Timeline, seed: int, counter: int) -> None:
-        """Write seed and counter into STATE and the host's copy; at a boundary only."""
+    def reseed(self, timeline: Timeline, seed: int, counter: int, *, beside: bool = False) -> None:
+        """Write seed and counter into STATE and the host's copy; at a boundary only.
+
+        ``beside`` is for a lane that no plan runs over; see ``Backend.write``.
+        """
         first = self.layout.by_name[NOISE_SEED].offset
         second = self.layout.by_name[NOISE_COUNTER].offset
         address = timeline.lane.address
         head, tail = seed.to_bytes(8, "little"), counter.to_bytes(8, "little")
         if second - first == BUFFER_ALIGNMENT_BYTES:  # side by side: one write
-            self.backend.write(address + first, head + bytes(second - first - 8) + tail)
+            data = head + bytes(second - first - 8) + tail
+            self.backend.write(address + first, data, beside=beside)
         else:
-            self.backend.write(address + first, head)
-            self.backend.write(address + second, tail)
+            self.backend.write(address + first, head, beside=beside)
+            self.backend.write(address + second, tail, beside=beside)
         timeline.position = replace(timeline.position, noise_seed=seed, noise_counter=counter)
 
 

@@ -138,6 +138,12 @@ class Moves:
         self._core.backend.copy(lane.address, capsule.block.address, capsule.num_bytes)
         lane.clear_poison()
 
+    def fill_aside(self, lane: Lane, capsule: Capsule) -> None:
+        """Copy a capsule into a lane that nobody replays; a plan under way elsewhere goes on."""
+        backend = self._core.backend
+        backend.copy_aside(lane.address, capsule.block.address, capsule.num_bytes)
+        lane.clear_poison()
+
     def moved(
         self, env: Environment, kind: EventKind, capsule_id: str, path: str, started_ns: int
     ) -> protocol.Moved:

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
-
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.flights import Flight, Pop
 from flashrt_ros.engine.jobs import StepJob, answer_abandoned
@@ -26,7 +24,7 @@ from flashrt_ros.engine.timeline import (
     origin_of,
     origin_under,
 )
-from flashrt_ros.errors import ConfigError, DeviceLostError, FlashrtError
+from flashrt_ros.errors import DeviceLostError, FlashrtError
 from flashrt_ros.models.base import ACTION, CHUNK, ELAPSED, GOAL_SEQUENCE_IN, NOISE_SLOT
 from flashrt_ros.runtime.backend import PASSED, Fence
 from flashrt_ros.runtime.plan import PlanRun
@@ -300,13 +298,7 @@ class Plans:
             return
         core = self._core
         env = core.environments[timeline.env_index]
-        if torch.get_num_threads() != core.config.num_threads:
-            raise ConfigError(
-                "the process's intra-op thread count was changed, which changes the bytes",
-                expected=core.config.num_threads,
-                found=torch.get_num_threads(),
-                fix="torch.set_num_threads back, or configure num_threads",
-            )
+        core.check_threads()
         if core.latches.missing(timeline, env) or core.ages.stale(timeline, env):
             # a verb took away what was there when this was found ready, or it grew old
             if step is not None:

@@ -7,7 +7,7 @@ overlooked and no two files mean the same.
     python test/capsule/archive/fuzz_archive.py --seconds 600
 
 Coverage-guided where ``atheris`` is installed (``pip install '.[fuzz]'``), by hypothesis otherwise.
-A finding is written down by either. ``--write-corpus`` makes the committed seeds anew.
+A finding is written down by either; ``--engine atheris FILE`` tries one again. ``--write-corpus`` makes the committed seeds anew.
 """
 
 from __future__ import annotations
@@ -212,7 +212,10 @@ def run_atheris(seconds: float, flags: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="fuzz_archive_") as found:
         # New inputs go to the first folder; findings to the current one, as libFuzzer does.
         limits = [f"-max_total_time={int(seconds)}", f"-max_len={MAX_BYTES}", "-timeout=10"]
-        atheris.Setup([sys.argv[0], *limits, *flags, found, str(CORPUS)], test_one_input)
+        # Files that are named are tried, and nothing else.
+        names_files = any(not flag.startswith("-") for flag in flags)
+        folders = [] if names_files else [found, str(CORPUS)]
+        atheris.Setup([sys.argv[0], *limits, *flags, *folders], test_one_input)
         atheris.Fuzz()
 
 

@@ -7,7 +7,8 @@ overlooked and no two files mean the same.
     python test/capsule/archive/fuzz_archive.py --seconds 600
 
 Coverage-guided where ``atheris`` is installed (``pip install '.[fuzz]'``), by hypothesis otherwise.
-A finding is written down by either; ``--engine atheris FILE`` tries one again. ``--write-corpus`` makes the committed seeds anew.
+A finding is written down by either; ``--engine atheris FILE`` tries one again.
+``--write-corpus`` makes the committed seeds anew.
 """
 
 from __future__ import annotations

@@ -1,0 +1,106 @@
+"""What there is for timelines to read: committed, latched, or missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flashrt_ros.engine.channels import Channel, SlotMeta
+from flashrt_ros.engine.timeline import Branch, Environment, Timeline
+from flashrt_ros.errors import UnknownChannelError
+from flashrt_ros.runtime.spec import ChannelRole, ChannelSpec
+
+
+class Inbox:
+    """The channels of a model, seen from its timelines; nothing here changes them.
+
+    Args:
+        channels: By name.
+
+    Attributes:
+        specs: Of the channels, by name.
+    """
+
+    def __init__(self, channels: Mapping[str, Channel]) -> None:
+        self.specs: dict[str, ChannelSpec] = {
+            name: channel.spec for name, channel in channels.items()
+        }
+        self._channels = channels
+        self._goals, self._observations = (
+            tuple(name for name, spec in self.specs.items() if spec.role is role)
+            for role in (ChannelRole.GOAL, ChannelRole.OBSERVATION)
+        )
+
+    def channel(self, name: str) -> Channel:
+        """Return a channel by name.
+
+        Raises:
+            UnknownChannelError: The model has none of this name.
+        """
+        try:
+            return self._channels[name]
+        except KeyError:
+            raise UnknownChannelError(
+                f"the model has no channel '{name}'", expected=", ".join(self._channels)
+            ) from None
+
+    def named(self, role: ChannelRole) -> tuple[str, ...]:
+        """Return the names of a role's channels."""
+        return self._goals if role is ChannelRole.GOAL else self._observations
+
+    def missing(self, timeline: Timeline, env: Environment) -> str:
+        """Name the first channel with nothing to read, "" when there is none.
+
+        Args:
+            timeline: The environment or one of its branches.
+            env: The environment, whose observations a branch reads.
+        """
+        for name, spec in self.specs.items():
+            source = env if spec.role is ChannelRole.OBSERVATION else timeline
+            if name not in source.latched and not self._has_pending(source, name):
+                return name
+        return ""
+
+    def has_new_goal(self, env: Environment) -> bool:
+        """Tell whether a goal was committed that no plan has latched yet."""
+        return any(self._has_pending(env, name) for name in self.named(ChannelRole.GOAL))
+
+    def newest(self, timeline: Timeline, name: str) -> SlotMeta:
+        """Return the meta of what the next plan would latch; stamp -1 where there is nothing."""
+        if self._has_pending(timeline, name):
+            channel = self.channel(name)
+            slot = channel.pending(timeline.env_index)
+            assert slot is not None
+            return channel.meta(slot)
+        latched = timeline.latched.get(name)
+        return latched.meta if latched else SlotMeta(0, 0, -1, 0, 0)
+
+    def newest_stamp_ns(self, timeline: Timeline, role: ChannelRole) -> int:
+        """Return the oldest, over the role's channels, of the newest stamps; -1 for none."""
+        stamps = [self.newest(timeline, name).stamp_ns for name in self.named(role)]
+        return min(stamps, default=-1)
+
+    def committed_ns(self, timeline: Timeline, role: ChannelRole) -> int:
+        """Return when the role's channels were last committed, engine clock; 0 for never."""
+        return max(
+            (self.newest(timeline, name).committed_ns for name in self.named(role)), default=0
+        )
+
+    def goal_of(self, timeline: Timeline) -> SlotMeta | None:
+        """Return the meta of the goal that a timeline reads."""
+        return self._meta_of(timeline, ChannelRole.GOAL)
+
+    def observation_of(self, timeline: Timeline) -> SlotMeta | None:
+        """Return the meta of the observation that a timeline reads."""
+        return self._meta_of(timeline, ChannelRole.OBSERVATION)
+
+    def _meta_of(self, timeline: Timeline, role: ChannelRole) -> SlotMeta | None:
+        for name in self.named(role):
+            latched = timeline.latched.get(name)
+            if latched is not None:
+                return latched.meta
+        return None
+
+    def _has_pending(self, timeline: Timeline, name: str) -> bool:
+        if isinstance(timeline, Branch) and self.specs[name].role is ChannelRole.GOAL:
+            return False
+        return self.channel(name).pending(timeline.env_index) is not None

@@ -96,10 +96,6 @@ class Channel:
         """Return the newest committed slot that no latch has taken yet, if there is one."""
         return self._pending[env_index]
 
-    def is_own(self, slot: int) -> bool:
-        """Tell whether a slot is the engine's own, for goals brought back."""
-        return slot >= self._own_first
-
     def state(self, slot: int) -> SlotState:
         """Say who may touch a slot; without a writer, a ring's slots are free."""
         if slot >= self._own_first:

@@ -10,7 +10,7 @@ from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.latches import NO_META, Latches
 from flashrt_ros.engine.timeline import Environment, Timeline
-from flashrt_ros.runtime.backend import Backend
+from flashrt_ros.runtime.backend import PASSED, Backend
 from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole
 
 
@@ -54,7 +54,8 @@ class Goals:
         for name in self._latches.named(ChannelRole.GOAL):
             latched = timeline.latched.get(name)
             if latched is not None:
-                return self._latches.payload(name, latched.slot), latched.meta
+                payload = self._latches.payload(name, latched.slot, latched.filled)
+                return payload, latched.meta
         return None
 
     def newest(self, env: Environment) -> tuple[bytes, SlotMeta] | None:
@@ -72,6 +73,7 @@ class Goals:
         Raises:
             NoFreeSlotError: The engine's own ring is used up.
         """
+        self._latches.release_read()
         for name in self._latches.named(ChannelRole.GOAL):
             channel = self._latches.channel(name)
             channel.release(channel.engine_slot(NO_META))
@@ -95,9 +97,10 @@ class Goals:
             slot = channel.engine_slot(meta)
             base = channel.slot_address(slot)
             source = capsule.block.address
+            filled = PASSED
             for in_slot, in_capsule, num_bytes in self._parts[name]:
-                self._backend.copy(base + in_slot, source + in_capsule, num_bytes)
-            timeline.latched[name] = self._latches.hold(name, slot, meta)
+                filled = self._backend.copy_aside(base + in_slot, source + in_capsule, num_bytes)
+            timeline.latched[name] = self._latches.hold(name, slot, meta, filled)
 
     def replay(self, timeline: Timeline, goal: tuple[bytes, SlotMeta] | None) -> None:
         """Put a goal copied by :meth:`in_force` back in force."""

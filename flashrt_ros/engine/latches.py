@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -12,18 +12,19 @@ import torch
 from flashrt_ros.engine.ages import end_of_life
 from flashrt_ros.engine.barriers import Barriers
 from flashrt_ros.engine.channels import Channel, SlotMeta, WriterRing
+from flashrt_ros.engine.inbox import Inbox
+from flashrt_ros.engine.staging import Staging
 from flashrt_ros.engine.timeline import Branch, Environment, Latched, Timeline
 from flashrt_ros.errors import FlashrtError, LoanError, SpecError, UnknownChannelError
 from flashrt_ros.models.base import PolicyModel, slot_binding
-from flashrt_ros.runtime.arena import Block
-from flashrt_ros.runtime.backend import Backend, Fence
-from flashrt_ros.runtime.spec import ChannelRole, ChannelSpec
+from flashrt_ros.runtime.backend import PASSED, Backend, Fence
+from flashrt_ros.runtime.spec import ChannelRole
 
 NO_META = SlotMeta(sequence=0, source_sequence=0, stamp_ns=0, committed_ns=0, generation=0)
 """Of a slot nobody committed."""
 
 
-class Latches:
+class Latches(Inbox):
     """Owner of every channel of the engine.
 
     A channel named in ``staged`` is copied to private memory at the latch, and the
@@ -48,45 +49,47 @@ class Latches:
         staged: tuple[str, ...] = (),
         detect_torn: bool = False,
     ) -> None:
-        self.specs: dict[str, ChannelSpec] = {spec.name: spec for spec in model.channels()}
-        unknown = [name for name in staged if name not in self.specs]
+        specs = model.channels()
+        names = [spec.name for spec in specs]
+        unknown = [name for name in staged if name not in names]
         if unknown:
             raise UnknownChannelError(
                 f"staged channel '{unknown[0]}' is none of the model's",
-                expected=", ".join(self.specs),
+                expected=", ".join(names),
             )
-        goals, observations = (
-            tuple(spec.name for spec in self.specs.values() if spec.role is role)
-            for role in (ChannelRole.GOAL, ChannelRole.OBSERVATION)
-        )
-        self._goals, self._observations = goals, observations
+        goals = [spec.name for spec in specs if spec.role is ChannelRole.GOAL]
         if len(goals) > 1:
             raise SpecError(
                 "the model has several goal channels",
                 expected="one at most",
                 found=", ".join(goals),
             )
+        with ExitStack() as undo:
+            channels = {
+                spec.name: undo.enter_context(
+                    Channel(
+                        spec,
+                        num_environments=num_environments,
+                        # a goal brought back for each timeline, one that is about to take its
+                        # place, and one that the device has yet to read for a plan that was left
+                        num_engine_slots=num_environments + num_branches + 2,
+                        locker=None
+                        if backend.device.type == "cpu" or spec.name in staged
+                        else backend,  # which reads the rings in place, from another memory
+                    )
+                )
+                for spec in specs
+            }
+            self._staging = Staging(channels, staged, backend)
+            undo.pop_all()
+        super().__init__(channels)
         self.on_goal: Callable[[Environment, SlotMeta, int], None] = _ignore
         """Called when an environment latches a goal it has not read before, and before which
         node of its plan: 0 at the beginning of one, or between plans."""
         self.num_latches = 0
         self.torn_reads = 0
-        self._backend = backend
         self._detect_torn = detect_torn
-        self._channels = {
-            # a goal brought back for each timeline, and one that is about to take its place
-            spec.name: Channel(
-                spec,
-                num_environments=num_environments,
-                num_engine_slots=num_environments + num_branches + 1,
-                locker=backend if self._must_lock(spec.name, staged) else None,
-            )
-            for spec in self.specs.values()
-        }
-        self._staging: dict[str, Block] = {
-            name: backend.allocate_block(self.specs[name].slot_bytes) for name in staged
-        }
-        self._leaving: deque[tuple[str, Latched]] = deque()
+        self._leaving: list[tuple[str, Latched]] = []
         self._barriers = Barriers(tuple(self.specs), num_environments)
 
     def num_dropped(self, env_index: int, role: ChannelRole) -> int:
@@ -95,15 +98,7 @@ class Latches:
 
     def slots(self) -> dict[str, torch.Tensor]:
         """Return the tensors that graphs read, ``"channel.field"`` → ``[num_slots, *shape]``."""
-        views: dict[str, torch.Tensor] = {}
-        for name, channel in self._channels.items():
-            staging = self._staging.get(name)
-            if staging is None:
-                address, num_slots = channel.address, channel.num_slots
-            else:
-                address, num_slots = staging.address, 1
-            views.update(self._backend.import_slots(address, num_slots, self.specs[name]))
-        return views
+        return self._staging.views()
 
     # writers -----------------------------------------------------------------------------
 
@@ -114,6 +109,7 @@ class Latches:
             UnknownChannelError: The model has no such channel.
             NoWriterRingError: Every ring is taken.
         """
+        self.release_read()
         return self.channel(channel).open_ring(env_index)
 
     def close_writer(self, ring: WriterRing) -> None:
@@ -247,44 +243,6 @@ class Latches:
 
     # latching ----------------------------------------------------------------------------
 
-    def missing(self, timeline: Timeline, env: Environment) -> str:
-        """Name the first channel with nothing to read, "" when there is none.
-
-        Args:
-            timeline: The environment or one of its branches.
-            env: The environment, whose observations a branch reads.
-        """
-        for name, spec in self.specs.items():
-            source = env if spec.role is ChannelRole.OBSERVATION else timeline
-            if name not in source.latched and not self._has_pending(source, name):
-                return name
-        return ""
-
-    def has_new_goal(self, env: Environment) -> bool:
-        """Tell whether a goal was committed that no plan has latched yet."""
-        return any(self._has_pending(env, name) for name in self.named(ChannelRole.GOAL))
-
-    def newest_stamp_ns(self, timeline: Timeline, role: ChannelRole) -> int:
-        """Return the oldest, over the role's channels, of the newest stamps; -1 for none."""
-        stamps = [self.newest(timeline, name).stamp_ns for name in self.named(role)]
-        return min(stamps, default=-1)
-
-    def committed_ns(self, timeline: Timeline, role: ChannelRole) -> int:
-        """Return when the role's channels were last committed, engine clock; 0 for never."""
-        return max(
-            (self.newest(timeline, name).committed_ns for name in self.named(role)), default=0
-        )
-
-    def newest(self, timeline: Timeline, name: str) -> SlotMeta:
-        """Return the meta of what the next plan would latch; stamp -1 where there is nothing."""
-        if self._has_pending(timeline, name):
-            channel = self.channel(name)
-            slot = channel.pending(timeline.env_index)
-            assert slot is not None
-            return channel.meta(slot)
-        latched = timeline.latched.get(name)
-        return latched.meta if latched else SlotMeta(0, 0, -1, 0, 0)
-
     def latch(self, timeline: Timeline, env: Environment) -> dict[str, int]:
         """Take the newest committed slots for a timeline, for the plan that starts now.
 
@@ -299,7 +257,7 @@ class Latches:
                 self._take_pending(env, name, channel)
             if timeline is not env and self.specs[name].role is ChannelRole.OBSERVATION:
                 self.share(env, timeline, name)
-            bindings[slot_binding(name)] = self._row(timeline, name)
+            bindings[slot_binding(name)] = self._staging.row(name, timeline.latched[name].slot)
         self.num_latches += 1
         return bindings
 
@@ -332,7 +290,7 @@ class Latches:
         bindings: dict[str, int] = {}
         for name in self._goals:
             self._take_pending(env, name, self._channels[name], node)
-            bindings[slot_binding(name)] = self._row(env, name)
+            bindings[slot_binding(name)] = self._staging.row(name, env.latched[name].slot)
         self.num_latches += 1
         return bindings
 
@@ -366,13 +324,16 @@ class Latches:
 
     def release_read(self) -> None:
         """Give the slots back that were let go of, as far as the device has read them."""
-        while self._leaving and self._leaving[0][1].fence.is_done:
-            self._give_back(*self._leaving.popleft())
-
-    def _give_back(self, name: str, latched: Latched) -> None:
-        if latched.check and latched.check != self.payload(name, latched.slot):
-            self.torn_reads += 1
-        self.channel(name).release(latched.slot)
+        if not self._leaving:
+            return
+        leaving, self._leaving = self._leaving, []
+        for name, latched in leaving:
+            if not latched.is_idle:
+                self._leaving.append((name, latched))
+                continue
+            if latched.check and latched.check != self.payload(name, latched.slot):
+                self.torn_reads += 1
+            self.channel(name).release(latched.slot)
 
     def unlatch_observations(self, timeline: Timeline) -> None:
         """Give the timeline's observations back."""
@@ -391,79 +352,27 @@ class Latches:
 
     # what is read ------------------------------------------------------------------------
 
-    def channel(self, name: str) -> Channel:
-        """Return a channel by name.
-
-        Raises:
-            UnknownChannelError: The model has none of this name.
-        """
-        try:
-            return self._channels[name]
-        except KeyError:
-            raise UnknownChannelError(
-                f"the model has no channel '{name}'", expected=", ".join(self._channels)
-            ) from None
-
-    def goal_of(self, timeline: Timeline) -> SlotMeta | None:
-        """Return the meta of the goal that a timeline reads."""
-        return self._meta_of(timeline, ChannelRole.GOAL)
-
-    def observation_of(self, timeline: Timeline) -> SlotMeta | None:
-        """Return the meta of the observation that a timeline reads."""
-        return self._meta_of(timeline, ChannelRole.OBSERVATION)
-
-    def named(self, role: ChannelRole) -> tuple[str, ...]:
-        """Return the names of a role's channels."""
-        return self._goals if role is ChannelRole.GOAL else self._observations
-
-    def hold(self, name: str, slot: int, meta: SlotMeta) -> Latched:
+    def hold(self, name: str, slot: int, meta: SlotMeta, filled: Fence = PASSED) -> Latched:
         """Describe a slot that a timeline is to read, with a copy where torn reads count."""
         is_checked = self._detect_torn and self.specs[name].role is ChannelRole.GOAL
-        return Latched(slot, meta, self.payload(name, slot) if is_checked else b"")
+        check = self.payload(name, slot, filled) if is_checked else b""
+        return Latched(slot, meta, check, filled=filled)
 
-    def payload(self, name: str, slot: int) -> bytes:
-        """Copy a slot's payload out; waits for the device where it may be writing it."""
+    def payload(self, name: str, slot: int, filled: Fence = PASSED) -> bytes:
+        """Copy a slot's payload out, once it is ``filled``."""
+        filled.wait()
         channel = self.channel(name)
-        if channel.is_own(slot):
-            self._backend.fence().wait()
         return ctypes.string_at(channel.slot_address(slot), channel.payload_bytes)
 
     def close(self) -> None:
         """Unmap every ring. Graphs over the slots must not be replayed any more. Idempotent."""
         for channel in self._channels.values():
             channel.close()
-        for block in self._staging.values():
-            block.close()
-
-    def _must_lock(self, name: str, staged: tuple[str, ...]) -> bool:
-        """Whether graphs read the channel's rings in place, from another memory."""
-        return self._backend.device.type != "cpu" and name not in staged
+        self._staging.close()
 
     def _bound_ns(self, env: Environment, role: ChannelRole) -> int:
         bounds = [self._barriers.stamp_ns(env.env_index, name) for name in self.named(role)]
         return max(bounds, default=0)
-
-    def _meta_of(self, timeline: Timeline, role: ChannelRole) -> SlotMeta | None:
-        for name in self.named(role):
-            latched = timeline.latched.get(name)
-            if latched is not None:
-                return latched.meta
-        return None
-
-    def _has_pending(self, timeline: Timeline, name: str) -> bool:
-        if isinstance(timeline, Branch) and self.specs[name].role is ChannelRole.GOAL:
-            return False
-        return self.channel(name).pending(timeline.env_index) is not None
-
-    def _row(self, timeline: Timeline, name: str) -> int:
-        """Return where graphs find what a timeline has latched, after staging it if need be."""
-        slot = timeline.latched[name].slot
-        staging = self._staging.get(name)
-        if staging is None:
-            return slot
-        channel = self._channels[name]
-        self._backend.copy(staging.address, channel.slot_address(slot), channel.slot_bytes)
-        return 0
 
     def _take_pending(self, env: Environment, name: str, channel: Channel, node: int = 0) -> None:
         if channel.pending(env.env_index) is None:

@@ -25,12 +25,20 @@ class Latched:
         meta: Of the commit it came from.
         check: Copy of the payload at the latch, where torn reads are looked for.
         fence: Done once the device has read it.
+        filled: Done once its bytes are there; only a goal brought back from a capsule is
+            written by the device.
     """
 
     slot: int
     meta: SlotMeta
     check: bytes = b""
     fence: Fence = PASSED
+    filled: Fence = PASSED
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the device has done with it: somebody else may write it."""
+        return self.fence.is_done and self.filled.is_done
 
 
 @dataclass(slots=True)

@@ -419,6 +419,18 @@ class SlowRig:
             found = int.from_bytes(payload[offset : offset + 8], "little", signed=True)
             assert found == getattr(position, name), name
 
+    def assert_actions_come_beside_the_plan(self) -> None:
+        """The next action comes though the device does not go on with the plan under way."""
+        streams, queues = self.backend.streams, self.backend.driver.queues
+        assert any(isinstance(entry, _Mark) for entry in queues[streams.plan.handle])
+        before = len(self.watcher.outputs)
+        self.tick()
+        others = (queues[streams.state.handle], queues[streams.copy.handle])
+        while len(self.watcher.outputs) == before:
+            self.backend.driver.do(next(q for q in others if q and not _is_stuck(q[0])))
+            self.engine.advance()
+        assert self.kinds()[-1] == ("action", 2)
+
     def kinds(self) -> list[tuple[str, int]]:
         return [(kind.name.lower(), index) for kind, _, index in self.watcher.outputs]
 
@@ -509,7 +521,9 @@ def test_an_action_of_the_old_chunk_is_published_before_the_new_one(
     rig.work(100)
     rig.tick()
     rig.turn()
-    assert rig.engine._ticks.plans._flight.run.is_done
+    flight = rig.engine._ticks.plans._flight
+    assert flight is not None
+    assert flight.run.is_done
     before = len(rig.watcher.outputs)
     rig.work(100)  # both are done when the host looks
     rig.finish()
@@ -651,20 +665,24 @@ def test_a_spill_holds_no_action_up(make_slow: Callable[..., SlowRig]) -> None:
     while rig.engine.core.storage.mover._job is None:
         rig.engine.background(rig.now_ns)
     rig.engine.background(rig.now_ns)
-    streams, queues = rig.backend.streams, rig.backend.driver.queues
-    assert any(isinstance(entry, _Mark) for entry in queues[streams.plan.handle])
-    before = len(rig.watcher.outputs)
+    rig.assert_actions_come_beside_the_plan()
+
+
+def test_a_fork_holds_no_action_up(make_slow: Callable[..., SlowRig]) -> None:
+    rig = make_slow(replan_threshold=3)
+    rig.start()
+    rig.feed()
     rig.tick()
-    while len(rig.watcher.outputs) == before:
-        # neither the plan nor what waits for it has a turn
-        queue = next(
-            queue
-            for queue in (queues[streams.state.handle], queues[streams.copy.handle])
-            if queue and not _is_stuck(queue[0])
-        )
-        rig.backend.driver.do(queue)
-        rig.engine.advance()
-    assert rig.kinds()[-1] == ("action", 2)
+    rig.finish()
+    rig.snapshot("here")
+    rig.write("observation", 0.1, 0.2)
+    rig.tick()
+    while rig.engine.has_work:
+        rig.turn()
+    rig.backend.streams.state.wait(rig.backend.streams.state.num_marks)
+    rig.engine.advance()
+    rig.engine.handle(protocol.Fork(5, 0, "here", 2, ()))
+    rig.assert_actions_come_beside_the_plan()
 
 
 def test_a_file_holds_what_the_device_had_copied(

@@ -1,0 +1,64 @@
+"""Where graphs find a slot: where it lies, or in a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import torch
+
+from flashrt_ros.engine.channels import Channel
+from flashrt_ros.runtime.backend import Backend
+
+
+class Staging:
+    """Copies slots of some channels to private memory, for a device that can't map a ring.
+
+    Slots of the other channels are read in place. One copy of a channel is kept, so that one
+    plan at a time may read it.
+
+    Args:
+        channels: Every channel, by name.
+        names: Those that are copied.
+        backend: Copies, and gives graphs a view of the slots.
+
+    Raises:
+        BackendError: There is no such memory.
+    """
+
+    def __init__(
+        self, channels: Mapping[str, Channel], names: tuple[str, ...], backend: Backend
+    ) -> None:
+        self._channels = channels
+        self._backend = backend
+        with ExitStack() as undo:
+            self._blocks = {
+                name: undo.enter_context(backend.allocate_block(channels[name].slot_bytes))
+                for name in names
+            }
+            self._undo = undo.pop_all()
+
+    def views(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that graphs read, ``"channel.field"`` → ``[num_slots, *shape]``."""
+        views: dict[str, torch.Tensor] = {}
+        for name, channel in self._channels.items():
+            block = self._blocks.get(name)
+            if block is None:
+                address, num_slots = channel.address, channel.num_slots
+            else:
+                address, num_slots = block.address, 1
+            views.update(self._backend.import_slots(address, num_slots, channel.spec))
+        return views
+
+    def row(self, name: str, slot: int) -> int:
+        """Return the row at which graphs find a slot, after the submission of its copy if any."""
+        block = self._blocks.get(name)
+        if block is None:
+            return slot
+        channel = self._channels[name]
+        self._backend.copy(block.address, channel.slot_address(slot), channel.slot_bytes)
+        return 0
+
+    def close(self) -> None:
+        """Free the copies; idempotent. No graph may read them any more."""
+        self._undo.close()

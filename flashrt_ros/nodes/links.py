@@ -112,7 +112,7 @@ def connect(
             if now - start >= wait_s:
                 raise EngineGoneError(
                     f"no engine '{name}' answered within {wait_s:g} s: {error}",
-                    fix="start it, or set the parameter 'engine'",
+                    fix="start it, or set the parameter that names it ('engine' or 'model_engine')",
                 ) from error
             if is_closing.is_set():
                 raise

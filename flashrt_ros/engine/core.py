@@ -21,7 +21,7 @@ from flashrt_ros.engine.seams import Seams
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT, Branch, Environment, Timeline
-from flashrt_ros.errors import ConfigError, PayloadRangeError
+from flashrt_ros.errors import ConfigError, PayloadRangeError, UnknownEnvironmentError
 from flashrt_ros.models.base import NOISE_COUNTER, NOISE_SEED, PolicyModel
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.lanes import Lane, LanePool
@@ -77,6 +77,19 @@ class Core:
     def store(self) -> CapsuleStore:
         """The capsules."""
         return self.storage.store
+
+    def environment(self, env_index: int) -> Environment:
+        """Return an environment.
+
+        Raises:
+            UnknownEnvironmentError: There is none of this index.
+        """
+        if not 0 <= env_index < len(self.environments):
+            raise UnknownEnvironmentError(
+                f"there is no environment {env_index}",
+                expected=f"0 to {len(self.environments) - 1}",
+            )
+        return self.environments[env_index]
 
     def check_threads(self) -> None:
         """Refuse to go on where the bytes would be others than were captured.

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
-
-import msgspec
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.assembly import assemble
 from flashrt_ros.engine.branches import Branches
 from flashrt_ros.engine.channels import WriterRing
 from flashrt_ros.engine.config import EngineConfig
-from flashrt_ros.engine.core import NullSink, check_seed
-from flashrt_ros.engine.describe import capsule_info, model_info, status
-from flashrt_ros.engine.inspection import inspect
-from flashrt_ros.engine.jobs import StepDone, StepJob, check_tick_source, max_step_count
+from flashrt_ros.engine.core import Core, NullSink
+from flashrt_ros.engine.describe import model_info
+from flashrt_ros.engine.jobs import StepDone, StepJob, max_step_count
 from flashrt_ros.engine.library import Library
 from flashrt_ros.engine.moves import Moves
+from flashrt_ros.engine.requests import Requests
 from flashrt_ros.engine.served import Sink
-from flashrt_ros.engine.stats import Stats
-from flashrt_ros.engine.ticks import FIRST_TICK_DELAY_NS, Ticks
+from flashrt_ros.engine.ticks import Ticks
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline
 from flashrt_ros.engine.verbs import Verbs
 from flashrt_ros.engine.waits import Done, Wait, Waits
@@ -33,10 +31,10 @@ from flashrt_ros.errors import (
     AbandonedError,
     FlashrtError,
     PayloadRangeError,
-    UnknownEnvironmentError,
-    UnsupportedError,
 )
 from flashrt_ros.models.base import PolicyModel
+from flashrt_ros.runtime.arena import Arena
+from flashrt_ros.runtime.graph import GraphSet
 
 
 class Engine:
@@ -65,38 +63,27 @@ class Engine:
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._is_closed = False
-        self.core, self._graphs, self._arena = assemble(model, config, clock_ns)
+        self.core, graphs, arena = assemble(model, config, clock_ns)
+        self._owned = _closed_in_order(self.core, graphs, arena)
         self.core.latches.on_goal = self.core.announce_goal
         self._ticks = Ticks(
             self.core,
             lambda env: self._verbs.note_chunk(env),
             lambda env: self._verbs.note_tick(env),
         )
-        self._moves = Moves(self.core, self._ticks)
-        self._branches = Branches(self.core, self._ticks, self._moves)
-        self._verbs = Verbs(self.core, self._ticks, self._moves, self._branches)
-        self._library = Library(self.core, self._moves)
-        self._library.take_in_kept()
-        self._waits = Waits(self._carry_out, self.core.storage.mover, self._generation)
-        self._handlers: dict[type, Callable[..., protocol.Reply]] = {
-            protocol.Activate: self._activate,
-            protocol.Deactivate: self._deactivate,
-            protocol.Snapshot: self._snapshot,
-            protocol.Restore: self._restore,
-            protocol.Fork: self._fork,
-            protocol.Select: self._select,
-            protocol.Rollback: self._rollback,
-            protocol.Resume: self._resume,
-            protocol.ListCapsules: self._library.find,
-            protocol.Collect: self._library.collect,
-            protocol.GetFingerprint: self._library.fingerprint,
-            protocol.Drop: self._drop,
-            protocol.Pin: self._pin,
-            protocol.GetStatus: self._status,
-            protocol.Reseed: self._reseed,
-            protocol.Inspect: self._inspect,
-        }
+        moves = Moves(self.core, self._ticks)
+        self._branches = Branches(self.core, self._ticks, moves)
+        self._verbs = Verbs(self.core, self._ticks, moves, self._branches)
+        library = Library(self.core, moves)
+        requests = Requests(
+            self.core, graphs, self._ticks, moves, self._branches, self._verbs, library
+        )
+        self._waits = Waits(requests.carry_out, self.core.storage.mover, self._generation)
+        try:
+            library.take_in_kept()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Engine:
         return self
@@ -136,12 +123,7 @@ class Engine:
         Raises:
             UnknownEnvironmentError: There is none of this index.
         """
-        environments = self.core.environments
-        if not 0 <= env_index < len(environments):
-            raise UnknownEnvironmentError(
-                f"there is no environment {env_index}", expected=f"0 to {len(environments) - 1}"
-            )
-        return environments[env_index]
+        return self.core.environment(env_index)
 
     # slots -------------------------------------------------------------------------------
 
@@ -328,132 +310,28 @@ class Engine:
         return answer
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Free everything, whatever is under way; idempotent.
+
+        Files that were asked for are written first. What fails keeps nothing else open.
+        """
         self.core.environments.clear()
         self.core.branches.clear()
-        self._graphs.close()
-        if self.core.noise is not None:
-            self.core.noise.close()
-        self.core.storage.close()
-        self.core.seams.close()
-        self._arena.close()
-        self.core.latches.close()
-        self.core.backend.close()
-
-    def _carry_out(self, request: protocol.Request, done: Done) -> None:
-        if isinstance(request, protocol.Save):
-            self._library.save(self.environment(request.env_index), request, done)
-        elif isinstance(request, protocol.Load):
-            self._library.load(self.environment(request.env_index), request, done)
-        else:
-            handler = self._handlers.get(type(request))
-            if handler is None:
-                raise UnsupportedError(f"the engine has no verb {type(request).__name__}")
-            done(handler(request))
-        self._ticks.wake()
-
-    # handlers ----------------------------------------------------------------------------
-
-    def _activate(self, request: protocol.Activate) -> protocol.Moved:
-        env = self.environment(request.env_index)
-        is_timed = check_tick_source(request)
-        self._verbs.take_home(env)
-        self._ticks.abandon(env)
-        self._ticks.plans.stats[env.env_index] = Stats()
-        env.is_active = True
-        env.tick_source = request.tick_source
-        if is_timed:
-            env.period_ns = round(1e9 / request.rate_hz)
-            env.next_tick_ns = self.core.clock_ns() + FIRST_TICK_DELAY_NS
-        return self._where(env, request.rid)
-
-    def _deactivate(self, request: protocol.Deactivate) -> protocol.Moved:
-        env = self.environment(request.env_index)
-        env.is_active = False
-        self._ticks.abandon(env)
-        self._moves.flush(env)
-        return self._where(env, request.rid)
-
-    def _snapshot(self, request: protocol.Snapshot) -> protocol.CapsuleReply:
-        capsule = self._verbs.snapshot(self.environment(request.env_index), request)
-        return protocol.CapsuleReply(request.rid, capsule_info(capsule), 0)
-
-    def _restore(self, request: protocol.Restore) -> protocol.Moved:
-        env = self.environment(request.env_index)
-        return _with_rid(self._verbs.restore(env, request), request.rid)
-
-    def _fork(self, request: protocol.Fork) -> protocol.Forked:
-        return self._branches.fork(self.environment(request.env_index), request)
-
-    def _select(self, request: protocol.Select) -> protocol.Moved:
-        env = self.environment(request.env_index)
-        return _with_rid(self._branches.select(env, request), request.rid)
-
-    def _rollback(self, request: protocol.Rollback) -> protocol.Moved:
-        env = self.environment(request.env_index)
-        return _with_rid(self._verbs.rollback(env, request), request.rid)
-
-    def _resume(self, request: protocol.Resume) -> protocol.Moved:
-        env = self.environment(request.env_index)
-        return _with_rid(self._verbs.resume(env, request), request.rid)
-
-    def _drop(self, request: protocol.Drop) -> protocol.Ack:
-        self._verbs.drop(self.environment(request.env_index), request.capsule)
-        return protocol.Ack(request.rid)
-
-    def _pin(self, request: protocol.Pin) -> protocol.CapsuleReply:
-        env = self.environment(request.env_index)
-        capsule = self._moves.find(env, request.capsule)
-        capsule = self.core.store.pin(capsule.id, pinned=request.pinned)
-        if capsule.persist:
-            self.core.storage.persist(capsule)
-        return protocol.CapsuleReply(request.rid, capsule_info(capsule), 0)
-
-    def _reseed(self, request: protocol.Reseed) -> protocol.Moved:
-        self._require_hooks("reseed")
-        env = self.environment(request.env_index)
-        check_seed(request.seed)
-        check_seed(request.counter, "counter")
-        self._ticks.abandon(env)
-        self.core.reseed(env, request.seed, request.counter)
-        return self._where(env, request.rid)
-
-    def _inspect(self, request: protocol.Inspect) -> protocol.Inspection:
-        self._require_hooks("inspect")
-        env = self.environment(request.env_index)
-        return inspect(self.core, self._graphs, env, request.rid)
-
-    def _status(self, request: protocol.GetStatus) -> protocol.Status:
-        env = self.environment(request.env_index)
-        return status(self.core, self._ticks, env, request.rid)
-
-    # parts -------------------------------------------------------------------------------
-
-    def _where(self, env: Environment, rid: int) -> protocol.Moved:
-        return protocol.Moved(
-            rid=rid,
-            tick=env.position.tick,
-            generation=env.generation,
-            path="",
-            duration_ns=0,
-            capsule_id=env.parent,
-            depth=len(env.interruptions),
-            barrier_ns=self.core.latches.observation_bound_ns(env),
-        )
+        self._owned.close()
 
     def _generation(self, env_index: int) -> int:
         environments = self.core.environments
         return environments[env_index].generation if 0 <= env_index < len(environments) else 0
 
-    def _require_hooks(self, verb: str) -> None:
-        if not self.core.config.test_hooks:
-            raise UnsupportedError(
-                f"'{verb}' is a test hook", fix="start the engine with test_hooks set"
-            )
 
-
-def _with_rid(moved: protocol.Moved, rid: int) -> protocol.Moved:
-    return msgspec.structs.replace(moved, rid=rid)
+def _closed_in_order(core: Core, graphs: GraphSet, arena: Arena) -> ExitStack:
+    """Gather what an engine owns; memory goes after the graphs that read it."""
+    owned = ExitStack()
+    owned.callback(core.backend.close)
+    owned.callback(core.latches.close)
+    owned.callback(arena.close)
+    owned.callback(core.seams.close)
+    owned.callback(core.storage.close)
+    if core.noise is not None:
+        owned.callback(core.noise.close)
+    owned.callback(graphs.close)
+    return owned

@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 from flashrt_ros.engine import assembly, protocol
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.engine import Engine
+from flashrt_ros.engine.library import Library
 from flashrt_ros.engine.protocol import Event, OutputKind, Provenance
-from flashrt_ros.errors import FlashrtError
+from flashrt_ros.errors import DeviceLostError, FlashrtError
 from flashrt_ros.models.base import Buffers, Program, Slots
 from flashrt_ros.models.minimal import MinimalPolicy
 from flashrt_ros.runtime.arena import Arena
@@ -378,6 +379,13 @@ class SlowRig:
         for _ in range(count):
             self.backend.driver.step()
 
+    def begin_background(self) -> None:
+        """Have a capsule on its way between tiers."""
+        mover = self.engine.core.storage.mover
+        while mover._job is None or not mover._job.num_copied:
+            self.now_ns += 1_000_000
+            self.engine.background(self.now_ns)
+
     def settle(self) -> None:
         """Let the background come to rest."""
         while self.engine.next_background_ns() is not None:
@@ -662,9 +670,7 @@ def test_a_spill_holds_no_action_up(make_slow: Callable[..., SlowRig]) -> None:
     rig.engine.advance()
     assert rig.kinds()[-1] == ("action", 1)
     rig.snapshot("first")  # the tier is full
-    while rig.engine.core.storage.mover._job is None:
-        rig.engine.background(rig.now_ns)
-    rig.engine.background(rig.now_ns)
+    rig.begin_background()
     rig.assert_actions_come_beside_the_plan()
 
 
@@ -718,6 +724,58 @@ def test_a_file_holds_what_the_device_had_copied(
     rig.engine.handle(protocol.Load(1, 0, "saved", "loaded", False, False))
     capsule = rig.engine.core.store.get("loaded")
     assert rig.backend.read(capsule.block.address, capsule.num_bytes) == expected
+
+
+def test_an_engine_closes_with_everything_under_way(
+    make_slow: Callable[..., SlowRig], tmp_path: Path
+) -> None:
+    rig = make_slow(
+        has_own_memory=True, capsule_quota_bytes=2 * BLOCK_BYTES, capsule_folder=str(tmp_path)
+    )
+    rig.start()
+    rig.feed()
+    rig.tick()
+    rig.finish()
+    rig.snapshot("kept")
+    empty(rig)
+    fly(rig, 2)
+    rig.begin_background()
+    rig.engine.close()
+    assert not rig.backend.driver.step()
+    rig.engine.close()
+
+
+def test_what_fails_to_close_keeps_nothing_else_open(
+    slow: SlowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = slow.engine.core
+    monkeypatch.setattr(core.storage.mover, "_job", LostJob())
+    with pytest.raises(DeviceLostError):
+        slow.engine.close()
+    assert core.latches.channel("goal")._is_closed
+    slow.engine.close()
+
+
+class LostJob:
+    """A copy whose device is gone."""
+
+    def wait(self) -> None:
+        raise DeviceLostError("the device is lost")
+
+
+def test_an_engine_that_can_not_begin_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    def fail(library: Library) -> None:
+        raise DeviceLostError("the device is lost")
+
+    monkeypatch.setattr(Library, "take_in_kept", fail)
+    monkeypatch.setattr(SlowBackend, "close", lambda backend: closed.append(backend))
+    with pytest.raises(DeviceLostError):
+        SlowRig()
+    assert len(closed) == 1
 
 
 _POINTS = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])

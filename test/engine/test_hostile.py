@@ -30,6 +30,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int": integers,
     "str": texts,
     "bool": st.booleans(),
+    "bytes": st.binary(max_size=64),
     "float": st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-9, 10.0, 1e4, 1e300]),
     "int | None": st.none() | integers,
     "tuple[str, ...]": st.lists(texts, max_size=3).map(tuple),

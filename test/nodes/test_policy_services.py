@@ -461,7 +461,7 @@ def test_status_has_the_engines_figures(robot: Robot) -> None:
     assert status.fingerprint
     assert status.tick_source == "timer"
     assert status.lanes_total >= status.lanes_used > 0
-    assert list(status.tiers) == ["host"]
+    assert list(status.tiers) == ["host", "disk"]  # the robot's engine has a folder
 
 
 def test_a_subscription_with_incompatible_qos_is_reported(robot: Robot) -> None:

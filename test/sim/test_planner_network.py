@@ -8,11 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashrt_ros.models.hybrid_checkpoint import expected_tensors, random_tensors
+from flashrt_ros.models.hybrid_checkpoint import (
+    expected_tensors,
+    random_tensors,
+    read_checkpoint,
+)
 from flashrt_ros.models.hybrid_config import HybridConfig
 from flashrt_ros.models.hybrid_lm import HybridLm
 from flashrt_ros.models.hybrid_weights import pack
-from flashrt_ros.sim.evaluate_planner_lm import open_session
+from flashrt_ros.models.planner_lm import PACKAGED_PLANNER, PLANNER_PREFIX, load_planner_lm
+from flashrt_ros.sim.evaluate_planner_lm import (
+    POSITIONS,
+    answer_turns,
+    open_session,
+    sample_held_out,
+)
 from flashrt_ros.sim.planner_network import PlannerNetwork
 from flashrt_ros.sim.train_planner_lm import CONFIG
 
@@ -91,3 +101,22 @@ def test_first_weights_follow_the_generator() -> None:
 
     assert first(3).equal(first(3))
     assert not first(3).equal(first(4))
+
+
+def test_trained_weights_choose_the_tokens_that_the_programs_choose() -> None:
+    model, tokenizer = load_planner_lm(max_positions=POSITIONS)
+    network = PlannerNetwork(model.config, torch.Generator())
+    with torch.no_grad():
+        for name, value in read_checkpoint(PACKAGED_PLANNER).items():
+            network.weight(name).copy_(value)
+    prefix = torch.tensor([tokenizer.encode(PLANNER_PREFIX)])
+    turns = sample_held_out(8, seed=31)
+    with open_session(model) as session, torch.no_grad():
+        _, states = network(prefix, network.start(), 0)
+        for turn, answer in zip(
+            turns, answer_turns(session, tokenizer, [t.prompt for t in turns]), strict=True
+        ):
+            prompt, chosen = tokenizer.encode(turn.prompt), tokenizer.encode(answer)
+            rows, _ = network(torch.tensor([prompt + chosen]), states, prefix.shape[1])
+            likeliest = network.logits(rows[0, len(prompt) - 1 :]).argmax(-1).tolist()
+            assert likeliest == [*chosen, *model.config.eos_token_ids]

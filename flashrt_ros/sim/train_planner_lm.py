@@ -240,8 +240,7 @@ def _optimizers(
 ) -> list[tuple[torch.optim.Optimizer, float]]:
     """Return the optimizers with their peak rates: Muon for the layers' matrices, AdamW else.
 
-    Muon orthogonalises what it adds to a matrix (Jordan et al., 2024); it needs about half
-    the steps here.
+    Muon orthogonalises what it adds to a matrix (Jordan et al., 2024).
     """
     embedding = network.weight("model.embed_tokens.weight")
     is_matrix = {p: p.ndim == 2 and p is not embedding for p in network.parameters()}

@@ -10,6 +10,7 @@ from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.latches import NO_META, Latches
 from flashrt_ros.engine.timeline import Environment, Timeline
+from flashrt_ros.errors import NoFreeSlotError
 from flashrt_ros.runtime.backend import PASSED, Backend
 from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole
 
@@ -70,13 +71,21 @@ class Goals:
     def require_slot(self) -> None:
         """Check that a goal could be brought back.
 
+        Waits for the device where verbs came faster than it let go of the goals before: for
+        the nodes of a plan that was left, at most.
+
         Raises:
             NoFreeSlotError: The engine's own ring is used up.
         """
         self._latches.release_read()
         for name in self._latches.named(ChannelRole.GOAL):
             channel = self._latches.channel(name)
-            channel.release(channel.engine_slot(NO_META))
+            try:
+                slot = channel.engine_slot(NO_META)
+            except NoFreeSlotError:
+                self._latches.wait_for_read()
+                slot = channel.engine_slot(NO_META)
+            channel.release(slot)
 
     def restore(self, timeline: Timeline, capsule: Capsule) -> None:
         """Bring a capsule's goal back into a slot of the engine's own; none if it has none."""

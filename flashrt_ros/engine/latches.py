@@ -335,6 +335,13 @@ class Latches(Inbox):
                 self.torn_reads += 1
             self.channel(name).release(latched.slot)
 
+    def wait_for_read(self) -> None:
+        """Give every slot back that was let go of, once the device has done with it."""
+        for _, latched in self._leaving:
+            latched.fence.wait()
+            latched.filled.wait()
+        self.release_read()
+
     def unlatch_observations(self, timeline: Timeline) -> None:
         """Give the timeline's observations back."""
         for name in self.named(ChannelRole.OBSERVATION):

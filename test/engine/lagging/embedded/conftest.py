@@ -37,11 +37,13 @@ def _step(buffers: Buffers, slots: Slots) -> None:
     buffers["path"].add_(0.3 * pull)
 
 
-def foretell(goal: tuple[float, ...], position: tuple[float, ...], seed: int, count: int) -> bytes:
-    """Compute a chunk as the graphs do."""
-    noise = torch.from_numpy(draw_normal(seed, count, (8, 2)))
+def foretell(
+    goals: list[tuple[float, ...]], position: tuple[float, ...], draw: tuple[int, int]
+) -> bytes:
+    """Compute a chunk as the graphs do, each of its steps under a goal."""
+    noise = torch.from_numpy(draw_normal(*draw, (8, 2)))
     path = torch.tensor(position) + 0.05 * noise
-    for _ in range(3):
+    for goal in goals:
         path.add_(0.3 * (torch.tensor(goal) - path))
     return path.numpy().tobytes()
 
@@ -88,7 +90,7 @@ class SlowRig:
             self.engine = Engine(Memoryless(), config, clock_ns=lambda: self.now_ns)
         self.written: dict[tuple[str, int], tuple[float, ...]] = {}
         self._rings = {name: self.engine.open_writer(name, 0) for name in ("goal", "observation")}
-        self.draws: dict[int, tuple[int, int]] = {}
+        self._goals: list[int] = []
         self.watcher = Watcher(self)
         self.engine.sink = self.watcher
 
@@ -133,10 +135,22 @@ class SlowRig:
 
     # time --------------------------------------------------------------------------------
 
+    def advance(self) -> bool:
+        """Advance the engine, and note under which goal each step is made: a plan may bend."""
+        plans = self.engine._ticks.plans
+        before = plans._flight
+        remains = self.engine.advance()
+        flight = plans._flight
+        if flight is not None and flight is not before:
+            self._goals.clear()
+        elif flight is not None and len(self._goals) < min(flight.run.index - 1, 3):
+            self._goals.append(flight.origin.goal_sequence)
+        return remains
+
     def turn(self) -> None:
         """Do what the server's loop does once."""
         if self.engine.has_work:
-            self.engine.advance()
+            self.advance()
         else:
             self.engine.background(self.now_ns)
 
@@ -168,7 +182,7 @@ class SlowRig:
 
     def finish(self) -> None:
         """Let everything under way come to its end."""
-        while self.engine.advance() or self.engine.wait():
+        while self.advance() or self.engine.wait():
             pass
         self.backend.synchronize()
 
@@ -196,10 +210,9 @@ class SlowRig:
         """Foretell the chunk that is published now."""
         position = self.engine.environment(0).position
         return foretell(
-            self.written["goal", made.goal_sequence],
+            [self.written["goal", sequence] for sequence in self._goals],
             self.written["observation", made.observation_sequence],
-            position.noise_seed,
-            position.noise_counter - 1,
+            (position.noise_seed, position.noise_counter - 1),
         )
 
     def check_counters(self) -> None:
@@ -226,7 +239,7 @@ class SlowRig:
         self.tick()
         while len(self.watcher.outputs) == before:
             driver.do_beside(plan)
-            self.engine.advance()
+            self.advance()
         assert self.kinds()[-1] == ("action", 2)
 
     def kinds(self) -> list[tuple[str, int]]:

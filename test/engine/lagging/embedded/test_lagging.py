@@ -145,6 +145,45 @@ def test_goals_are_brought_back_as_often_as_asked(make_slow: Callable[..., Any])
     rig.check_counters()
 
 
+def aim_twice(rig: Any) -> None:
+    """Step under one goal, keep the boundary, and step under another."""
+    rig.start("step")
+    rig.feed(0.9, 0.9)
+    rig.begin_step(4)
+    rig.finish()
+    rig.snapshot("here")
+    rig.feed(-0.9, -0.9)
+    rig.begin_step(1)
+    rig.finish()
+
+
+def test_a_goal_that_is_on_its_way_back_can_be_interrupted(make_slow: Callable[..., Any]) -> None:
+    rig = make_slow()
+    aim_twice(rig)
+    rig.restore("here")
+    rig.interrupt()
+    rig.engine.handle(protocol.Resume(7, 0, False))
+    rig.write("observation", 0.1, 0.2)
+    answers = rig.begin_step(1)
+    rig.finish()
+    assert answers[0].chunks[0].provenance.goal_sequence == 1
+
+
+def test_a_goal_on_its_way_back_does_not_land_on_the_next(make_slow: Callable[..., Any]) -> None:
+    rig = make_slow(num_branch_lanes=0)
+    aim_twice(rig)
+    rig.interrupt()  # under the second goal
+    here = rig.engine.core.store.get("here").id
+    for _ in range(5):
+        rig.engine.handle(protocol.Rollback(1, 0, 0, here))
+    rig.backend.driver.laziest = rig.backend.streams.copy.handle
+    rig.engine.handle(protocol.Resume(7, 0, False))
+    rig.write("observation", 0.1, 0.2)
+    answers = rig.begin_step(4)
+    rig.finish()
+    assert answers[0].chunks[0].provenance.goal_sequence == 2
+
+
 def test_draws_of_plans_that_were_left_keep_their_bytes(make_slow: Callable[..., Any]) -> None:
     rig = make_slow()
     rig.start("step")
@@ -194,7 +233,7 @@ def test_a_spill_holds_no_action_up(make_slow: Callable[..., Any]) -> None:
     while rig.engine.has_work:
         rig.turn()
     rig.backend.streams.state.wait(rig.backend.streams.state.num_marks)
-    rig.engine.advance()
+    rig.advance()
     assert rig.kinds()[-1] == ("action", 1)
     rig.snapshot("first")  # the tier is full
     rig.begin_background()
@@ -213,7 +252,7 @@ def test_a_fork_holds_no_action_up(make_slow: Callable[..., Any]) -> None:
     while rig.engine.has_work:
         rig.turn()
     rig.backend.streams.state.wait(rig.backend.streams.state.num_marks)
-    rig.engine.advance()
+    rig.advance()
     rig.engine.handle(protocol.Fork(5, 0, "here", 2, ()))
     rig.assert_actions_come_beside_the_plan()
 
@@ -233,7 +272,7 @@ def test_a_file_holds_what_the_device_had_copied(
     while len(rig.engine.environment(0).boundaries) < 2:
         if not rig.engine.has_work:
             rig.work(1)
-        rig.engine.advance()
+        rig.advance()
     boundary = rig.engine.environment(0).boundaries[-1]
     saved: list[Any] = []
     request = protocol.Save(1, 0, boundary.id, "saved", False)

@@ -186,6 +186,16 @@ class ManagedNode(LifecycleNodeMixin, Node):
             self._guarded("deactivate", self.deactivate)
         self._guarded("release", self.release)
 
+    def destroy_node(self) -> None:
+        """Destroy the node, and with the process's last one what it holds in the middleware.
+
+        Jazzy's rclpy forgets the state machine, which would keep the node's handle and the
+        DDS participant: a process that ends then leaves files in shared memory, and may leave
+        a lock there that its peers wait for.
+        """
+        super().destroy_node()
+        self._state_machine.destroy_when_not_in_use()
+
     # rclpy's side ----------------------------------------------------------------------------
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 """Longest wait for anything; generous, because the machine may be busy."""
 
+_POLITE_S = 2.0
+"""How long a child that is no longer needed may take to end by itself."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -82,6 +84,10 @@ class Child:
         return code
 
     def close(self) -> None:
+        # A node that is killed may hold a lock in shared memory that its peers then wait for.
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.kill(self.process.pid, signal.SIGTERM)
+            self.process.wait(_POLITE_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.wait()

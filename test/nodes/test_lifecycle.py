@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -223,6 +224,12 @@ def test_an_engine_that_dies_leads_to_the_safety_action_and_a_way_back(
     peer.until(lambda: len({tuple(c.data) for c in commands}) > 3, "the policy's commands")
 
 
+def shared_files(process_id: int) -> set[Path]:
+    """Files that the process has mapped for DDS, those of its peers among them."""
+    maps = Path(f"/proc/{process_id}/maps").read_text().splitlines()
+    return {Path(line.split()[-1]) for line in maps if "/dev/shm/fastrtps_" in line}
+
+
 def _set_joint_names(peer: Peer, names: list[str]) -> None:
     value = ParameterValue(type=ParameterType.PARAMETER_STRING_ARRAY, string_array_value=names)
     parameter = Parameter(name="joint_names", value=value)
@@ -374,6 +381,17 @@ def test_a_signal_ends_the_node_in_every_state(
         assert child.wait() == 0, child.output
         assert "Traceback" not in child.output
         assert "terminate called" not in child.output
+
+
+def test_a_node_that_ends_leaves_nothing_in_shared_memory(bench: Bench, peer: Peer) -> None:
+    before = set(Path("/dev/shm").iterdir())
+    bench.engine()
+    node = bench.policy()
+    peer.bring_up("policy_node")
+    own = shared_files(node.process.pid) - before
+    assert own, "DDS uses no shared memory here"
+    assert node.interrupt() == 0, node.output
+    assert not {file for file in own if file.exists()}
 
 
 def test_namespaces_remapping_and_autostart(bench: Bench, peer: Peer) -> None:

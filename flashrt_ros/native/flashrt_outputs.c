@@ -118,6 +118,9 @@ int flashrt_read(flashrt_client *client, flashrt_output *output, int timeout_ms,
 {
   int64_t expires_ms = fr_now_ms() + timeout_ms;
   for (;;) {
+    int code = fr_require(client, error); /* what is kept may lie in memory that a child lacks */
+    if (code)
+      return code;
     fr_lane *action = &client->lanes[FLASHRT_ACTION], *chunk = &client->lanes[FLASHRT_CHUNK];
     fr_lane *lane = action->is_kept ? action : chunk;
     if (action->is_kept && chunk->is_kept && chunk->arrival < action->arrival)
@@ -128,9 +131,6 @@ int flashrt_read(flashrt_client *client, flashrt_output *output, int timeout_ms,
       *output = lane->output;
       return FLASHRT_OK;
     }
-    int code = fr_require(client, error);
-    if (code)
-      return code;
     if (!fr_wait(client, POLLIN, expires_ms))
       return FLASHRT_NOTHING;
     code = fr_receive_output(client, error);

@@ -164,10 +164,11 @@ const flashrt_channel *flashrt_get_channel(const flashrt_writer *writer)
 
 /* loans --------------------------------------------------------------------------------------- */
 
+/* Also before memory is touched that is not mapped in a forked child. */
 static int require_open(const flashrt_writer *writer, flashrt_error *error)
 {
   if (writer->memory)
-    return FLASHRT_OK;
+    return fr_require(writer->client, error);
   return fr_fail(error, FLASHRT_LOAN, "the writer of channel '%.64s' is closed",
                  writer->channel.name);
 }

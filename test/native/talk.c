@@ -123,17 +123,40 @@ static void read_output(int timeout_ms)
   printf("\n");
 }
 
-static void ping_in_child(void)
+/* Call everything that needs the connection; returns the first code that is another one. */
+static int call_all(int wanted)
 {
+  uint64_t sequence = 0;
+  int codes[] = {
+      flashrt_ping(client, &error),
+      flashrt_loan(writer, &error),
+      flashrt_field(writer, "values", FLASHRT_FLOAT32, 2, &error) ? FLASHRT_OK : error.code,
+      flashrt_check(writer, &error),
+      flashrt_commit(writer, 1, 1, 0, &sequence, &error),
+      flashrt_return_loan(writer, &error),
+      flashrt_release(client, &output, &error),
+      flashrt_read(client, &output, 0, &error),
+  };
+  for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+    if (codes[i] != wanted)
+      return codes[i];
+  return wanted;
+}
+
+static void call_all_in_child(void)
+{
+  int status = 0;
   fflush(stdout);
   pid_t child = fork();
   if (!child) {
-    answer(flashrt_ping(client, &error));
+    answer(call_all(FLASHRT_ENGINE_GONE));
     fflush(stdout);
+    flashrt_close_writer(writer);
     flashrt_close(client);
     _exit(0);
   }
-  waitpid(child, NULL, 0);
+  if (waitpid(child, &status, 0) != child || status)
+    printf("the child ended with status %d\n", status);
 }
 
 static void obey(char *line)
@@ -191,7 +214,7 @@ static void obey(char *line)
   } else if (!strcmp(word, "ping")) {
     answer(flashrt_ping(client, &error));
   } else if (!strcmp(word, "fork")) {
-    ping_in_child();
+    call_all_in_child();
   } else {
     printf("unknown command\n");
   }

@@ -336,12 +336,17 @@ def test_a_writer_killed_in_mid_write_gives_its_ring_back(start_talker: Any, eng
 
 
 def test_a_forked_child_may_not_use_the_connection(
-    start_talker: Any, engine: Any, client: EngineClient
+    start_talker: Any, engine: Any, client: EngineClient, stepped: Any
 ) -> None:
     talker = start_talker(engine.name)
     talker.ask("open goal 0")
-    talker.ask("loan")
+    talker.ask("subscribe 0 1 1")
+    talker.ask("set values 0.5 0.5")
+    talker.ask("commit 1 1 0")  # takes the next loan along
+    stepped.step()
+    talker.ask(f"read {WAIT_MS}")
     assert talker.refused("fork").startswith("ENGINE_GONE ")
+    talker.ask("release")
     talker.ask("set values 0.5 0.5")
     talker.ask("commit 1 1 0")
     talker.finish()
@@ -365,7 +370,8 @@ def test_an_engine_that_ends(start_engine: Any, start_talker: Any) -> None:
     engine.stop()
     assert talker.refused("ping").startswith("ENGINE_GONE ")
     assert talker.refused("read 1000").startswith("ENGINE_GONE ")
-    assert talker.refused("commit 1 1 0").startswith("ENGINE_GONE ")
+    for call in ("loan", "field values 1 2", "check", "commit 1 1 0", "return"):
+        assert talker.refused(call).startswith("ENGINE_GONE "), call
     talker.finish()
 
 

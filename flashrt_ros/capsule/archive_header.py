@@ -20,13 +20,21 @@ from flashrt_ros.capsule.archive_format import (
     check_zero,
     payload_digest,
 )
-from flashrt_ros.capsule.capsule import Origin, Position
+from flashrt_ros.capsule.capsule import GoalOrigin, Origin, Position
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.record import SECTIONS, CapsuleRecord, LayoutRow, check_record
 from flashrt_ros.errors import CapsuleArchiveError, CapsuleNameError, SpecError
 from flashrt_ros.runtime.spec import PAGE_BYTES, round_up
 
 _HEX = re.compile(r"[0-9a-f]{32}")
+
+
+class _Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    channel: str
+    sequence: int
+    source_sequence: int
+    stamp_ns: int
+    expires_ns: int
 
 
 class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -38,6 +46,8 @@ class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     latched_tick: int
     goal_expires_ns: int = 0
     """Left out where it is zero, as files written before there were lifetimes have it."""
+    other_goals: tuple[_Goal, ...] = ()
+    """Left out where the model has one goal channel."""
 
 
 class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,6 +199,10 @@ def _header_of(record: CapsuleRecord, sections: tuple[_Section, ...]) -> _Header
                 observation_stamp_ns=origin.observation_stamp_ns,
                 latched_tick=origin.latched_tick,
                 goal_expires_ns=origin.goal_expires_ns,
+                other_goals=tuple(
+                    _Goal(g.channel, g.sequence, g.source_sequence, g.stamp_ns, g.expires_ns)
+                    for g in origin.other_goals
+                ),
             ),
         ),
         fingerprint=_Fingerprint(record.fingerprint.digest, record.fingerprint.fields),
@@ -211,7 +225,8 @@ def _decode_v1(header: bytes, payload_offset: int) -> tuple[CapsuleRecord, tuple
     ):
         raise ValueError("a fingerprint with another digest than its fields have")
     position = msgspec.structs.asdict(said.position)
-    origin = Origin(**msgspec.structs.asdict(position.pop("origin")))
+    origin = msgspec.structs.asdict(position.pop("origin"))
+    goals = [GoalOrigin(**msgspec.structs.asdict(goal)) for goal in origin.pop("other_goals")]
     sections = tuple(
         Section(s.name, payload_offset + s.offset, s.num_bytes, s.xxh3_128) for s in said.sections
     )
@@ -223,7 +238,7 @@ def _decode_v1(header: bytes, payload_offset: int) -> tuple[CapsuleRecord, tuple
         parent=said.parent,
         labels=said.labels,
         created_ns=said.created_ns,
-        position=Position(**position, origin=origin),
+        position=Position(**position, origin=Origin(**origin, other_goals=tuple(goals))),
         pinned=said.pinned,
         is_automatic=said.is_automatic,
         fingerprint=fingerprint,

@@ -23,10 +23,26 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
+class GoalOrigin:
+    """A goal, on another channel than the model's first goal channel.
+
+    Stamps are on the writer's clock, sequences as in ``engine.protocol.Provenance``.
+    """
+
+    channel: str
+    sequence: int
+    source_sequence: int
+    stamp_ns: int
+    expires_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """What the last committed chunk was made from; all zero before the first.
 
-    Stamps are on the writers' clock, sequences as in ``engine.protocol.Provenance``.
+    Stamps are on the writers' clock, sequences as in ``engine.protocol.Provenance``. The
+    fields named after the goal say that of the model's first goal channel; ``other_goals``
+    are those of its further ones, in the model's order.
     """
 
     goal_sequence: int = 0
@@ -36,6 +52,7 @@ class Origin:
     observation_stamp_ns: int = 0
     latched_tick: int = 0
     goal_expires_ns: int = 0
+    other_goals: tuple[GoalOrigin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flashrt_ros.capsule.archive_format import PREAMBLE_BYTES, SIZES, SUFFIX, VERSION
-from flashrt_ros.capsule.capsule import Origin, Position
+from flashrt_ros.capsule.capsule import GoalOrigin, Origin, Position
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.folder import CapsuleFolder
 from flashrt_ros.capsule.record import (
@@ -111,7 +111,10 @@ def test_every_field_of_a_position_survives(folder: CapsuleFolder, samples: Samp
     counters = [f.name for f in dataclasses.fields(Position) if f.name != "origin"]
     position = Position(
         **{name: 10 + index for index, name in enumerate(counters)},
-        origin=Origin(*range(30, 30 + len(dataclasses.fields(Origin)))),
+        origin=Origin(
+            *range(30, 29 + len(dataclasses.fields(Origin))),
+            other_goals=(GoalOrigin("gripper", 50, 51, 52, 53), GoalOrigin("hand", 54, 55, 56)),
+        ),
     )
     record = samples.record(num_positions=position.num_positions)
     record = dataclasses.replace(record, position=position)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.planner_calls import PlannerCalls
 from flashrt_ros.engine.writer import Prepared
-from flashrt_ros.errors import StaleGenerationError
+from flashrt_ros.errors import ParameterRangeError, StaleGenerationError
+
+_LONGEST_STEP_NS = 86_400_000_000_000
 
 
 class Calls(PlannerCalls):
@@ -55,9 +57,10 @@ class Calls(PlannerCalls):
             env_index: Environment.
             branch: A branch, or -1 for the environment, whose tick source must be "step".
             min_observation_stamp_ns: Wait for an observation not older than this.
-            timeout_ns: How long to wait for it.
+            timeout_ns: How long to wait for it; a day at most.
 
         Raises:
+            ParameterRangeError: The timeout is negative or too long; nothing was sent.
             NotActiveError: The environment is not active.
             TickSourceError: A timer ticks it.
             BusyError: A step of it is under way.
@@ -65,6 +68,13 @@ class Calls(PlannerCalls):
             AbandonedError: A reset, restore or interrupt ended it.
             BranchNotFoundError: No such branch.
         """
+        # With a negative one this side would take the engine for gone before it could answer.
+        if not 0 <= timeout_ns <= _LONGEST_STEP_NS:
+            raise ParameterRangeError(
+                "a step can't wait so long",
+                expected="0 to 86400 s",
+                found=f"{timeout_ns / 1e9:g} s",
+            )
         request = protocol.Step(0, env_index, count, branch, min_observation_stamp_ns, timeout_ns)
         # The engine answers in time by itself; the plans it runs come on top.
         return self.call(request, protocol.Stepped, timeout_s=timeout_ns / 1e9 + 60.0)

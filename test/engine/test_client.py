@@ -16,7 +16,12 @@ import pytest
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.errors import EngineGoneError, ProtocolError, ProtocolVersionError
+from flashrt_ros.errors import (
+    EngineGoneError,
+    ParameterRangeError,
+    ProtocolError,
+    ProtocolVersionError,
+)
 
 Serve = Callable[..., Any]
 Answer = Callable[[socket.socket], object]
@@ -145,6 +150,14 @@ def test_a_request_that_does_not_fit_is_not_sent(serve: Serve) -> None:
     with serve().client() as client:
         with pytest.raises(ProtocolError, match="request Drop does not fit"):
             client.drop("x" * 70_000)
+        client.ping()
+
+
+@pytest.mark.parametrize("timeout_ns", [-1, -(2**31) * 10**9, 2**31 * 10**9])
+def test_a_step_that_can_not_wait_so_long_is_not_sent(serve: Serve, timeout_ns: int) -> None:
+    with serve().client() as client:
+        with pytest.raises(ParameterRangeError, match="wait so long"):
+            client.step(timeout_ns=timeout_ns)
         client.ping()
 
 

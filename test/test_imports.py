@@ -87,6 +87,7 @@ TORCH_FREE = [
     "flashrt_ros.engine.config",
     "flashrt_ros.engine.protocol",
     "flashrt_ros.engine.slots",
+    "flashrt_ros.models.planner_text",
     "flashrt_ros.planner.config",
     "flashrt_ros.planner.grammar",
 ]

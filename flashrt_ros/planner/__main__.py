@@ -90,7 +90,8 @@ def load_model(
             expected=f"'{PACKAGED}', or a checkpoint",
             fix="set the engine parameter 'checkpoint' to a folder",
         )
-    from flashrt_ros.models.planner_lm import PLANNER_PREFIX, load_planner_lm
+    from flashrt_ros.models.planner_lm import load_planner_lm
+    from flashrt_ros.models.planner_text import PLANNER_PREFIX
 
     own, text = load_planner_lm(
         checkpoint,

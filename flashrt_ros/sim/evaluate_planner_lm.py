@@ -23,7 +23,8 @@ import torch
 from flashrt_ros.models.hybrid_lm import HybridLm
 from flashrt_ros.models.hybrid_session import HybridSession
 from flashrt_ros.models.hybrid_tokenizer import HybridTokenizer
-from flashrt_ros.models.planner_lm import MAX_ANSWER_TOKENS, PLANNER_PREFIX, load_planner_lm
+from flashrt_ros.models.planner_lm import load_planner_lm
+from flashrt_ros.models.planner_text import MAX_ANSWER_TOKENS, PLANNER_PREFIX
 from flashrt_ros.runtime.cpu import CpuBackend
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import Lane

@@ -11,7 +11,7 @@ An instruction is drawn from templates, synonyms and positions; its plan follows
 - ``round the block`` alone is a lap: left, above, right, below; or left, below, right, above.
 - ``back`` is where the pusher is when the instruction comes.
 
-A plan's text is what the model answers, see :mod:`flashrt_ros.models.planner_lm`.
+A plan's text is what the model answers, see :mod:`flashrt_ros.models.planner_text`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from flashrt_ros.models.planner_lm import scene_text, turn_text
+from flashrt_ros.models.planner_text import scene_text, turn_text
 from flashrt_ros.sim.phrases import (
     COUNTS,
     PLACE_NAMES,

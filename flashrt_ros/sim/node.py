@@ -17,7 +17,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import try_shutdown
 from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import Float64MultiArray
+from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import SetBool
 
 from flashrt_ros.errors import (
@@ -28,11 +28,13 @@ from flashrt_ros.errors import (
     SpecError,
     UnknownEnvironmentError,
 )
+from flashrt_ros.models.planner_text import scene_text
 from flashrt_ros.nodes.conversions import ns_to_stamp
 from flashrt_ros.nodes.declarations import SIM
 from flashrt_ros.nodes.messages import header
 from flashrt_ros.nodes.parameters import construct, declare, read
 from flashrt_ros.nodes.process import BAD_CONFIGURATION, leave, shut_down, stop_signals
+from flashrt_ros.nodes.reports import GOAL_QOS
 from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.spinning import Spinner
 from flashrt_ros.sim.episodes import Episode
@@ -40,6 +42,9 @@ from flashrt_ros.sim.table import Table
 from flashrt_ros.srv import ResetSimulator
 
 NAME = "sim"
+
+SCENE_S = 1.0
+"""How often the scene is told while nothing moves, s."""
 
 # Reliable and two deep: a best-effort reader is served as well, and a reliable one loses
 # no frame in lockstep, where the next one waits for the answer to this one.
@@ -62,7 +67,9 @@ class SimNode(Node):
     In real time a tick passes at ``rate_hz`` whether or not a command came; in
     lockstep one tick passes for each command, so that nothing depends on the clock.
     Positions are metres in the table's frame. ``~/ground_truth`` holds the block's
-    pose and the subgoal by name, for scoring only.
+    pose and the subgoal by name, for scoring only. ``scene`` tells in words where block and
+    pusher are, for a planner that reads: whenever it has changed by a millimetre, and every
+    :data:`SCENE_S`, so that one who comes late hears it too.
 
     Args:
         cli_args: ROS arguments for this node alone.
@@ -102,6 +109,9 @@ class SimNode(Node):
         self._images = self.create_publisher(Image, "image", _SENSOR_QOS)
         self._joints = self.create_publisher(JointState, "joint_states", _SENSOR_QOS)
         self._truth = self.create_publisher(JointState, "~/ground_truth", _SENSOR_QOS)
+        self._scenes = self.create_publisher(String, "scene", GOAL_QOS)
+        self._scene = ""
+        self._told_ns = 0
         self.create_subscription(Float64MultiArray, "commands", self._command, _COMMAND_QOS)
         serve(self, ResetSimulator, "~/reset", self._reset)
         serve(self, SetBool, "~/pause", self._pause)
@@ -123,6 +133,7 @@ class SimNode(Node):
             self._advance()
         elif time.monotonic_ns() - self._sent_ns >= self._republish_ns:
             self._publish()
+        self._tell_scene()
 
     def _command(self, message: Float64MultiArray) -> None:
         values = np.asarray(message.data, np.float64)
@@ -190,6 +201,16 @@ class SimNode(Node):
         self._joints.publish(joints)
         self._images.publish(image)
         self._sent_ns = time.monotonic_ns()
+        self._tell_scene()
+
+    def _tell_scene(self) -> None:
+        """Publish the scene if it has changed, or if it is long since it was told."""
+        scene = scene_text(self._table.block_center(), self._table.agent())
+        now_ns = time.monotonic_ns()
+        if scene == self._scene and now_ns - self._told_ns < SCENE_S * 1e9:
+            return
+        self._scene, self._told_ns = scene, now_ns
+        self._scenes.publish(String(data=scene))
 
     # services --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ is run once for a batch, as one capsule serves every turn.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +60,12 @@ class PlannerNetwork(nn.Module):
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights under their published names, without gradients."""
         return {name: self.weight(name).detach().contiguous() for name in self._names}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over weights of this shape, by their published names."""
+        with torch.no_grad():
+            for name in self._names:
+                self.weight(name).copy_(tensors[name])
 
     def weight(self, name: str) -> Tensor:
         """Return a weight by its published name."""

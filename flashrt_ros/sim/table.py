@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashrt_ros.sim.episodes import Episode, sample_episode
-from flashrt_ros.sim.expert import block_corners
+from flashrt_ros.sim.expert import BLOCK_CENTER_M, block_corners, from_block_frame
 
 if TYPE_CHECKING:
     import pygame
@@ -120,6 +120,10 @@ class Table:
         block = self._environment.block
         return (*_metres(block.position), float(block.angle))
 
+    def block_center(self) -> tuple[float, float]:
+        """Return the T's centre of gravity, m."""
+        return block_center(self.block())
+
     def step(self, target: npt.ArrayLike) -> None:
         """Let one tick (0.1 s) pass while the agent goes for a target position.
 
@@ -153,6 +157,12 @@ def shrink(screen: pygame.Surface) -> Image:
     pixels = np.frombuffer(screen.get_buffer().raw, np.uint8).reshape(SIZE_PX, SIZE_PX, 4)
     small = cv2.resize(pixels, (IMAGE_PX, IMAGE_PX))
     return np.asarray(cv2.cvtColor(small, cv2.COLOR_BGRA2RGB), np.uint8)
+
+
+def block_center(pose: tuple[float, float, float]) -> tuple[float, float]:
+    """Return the centre of gravity (m) of a T whose origin and angle are ``pose``."""
+    center = from_block_frame(np.array([pose]), np.array([[BLOCK_CENTER_M]]))[0, 0]
+    return float(center[0]), float(center[1])
 
 
 def block_shift(before: tuple[float, float, float], after: tuple[float, float, float]) -> float:

@@ -1,15 +1,18 @@
 """Train the planner's language model on instructions about the table, on a CPU.
 
     python -m flashrt_ros.sim.train_planner_lm --out planner_lm
+    python -m flashrt_ros.sim.train_planner_lm --start FOLDER --steps 700 --out planner_lm
 
-Draws every batch anew, and never a held-out instruction. Writes a checkpoint as its family
-publishes them: config.json, model.safetensors, tokenizer.json. Equal arguments on equal
-machines give equal weights.
+Draws every batch anew, and never a held-out instruction. Some turns are none about the table
+(:mod:`flashrt_ros.sim.outside`). Writes a checkpoint as its family publishes them:
+config.json, model.safetensors, tokenizer.json. Equal arguments on equal machines give equal
+weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import time
@@ -26,8 +29,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flashrt_ros.models.hybrid_config import FULL, LINEAR, HybridConfig
-from flashrt_ros.models.planner_lm import PACKAGED_PLANNER, PLANNER_PREFIX
-from flashrt_ros.sim.instructions import FAMILIES, sample_turn
+from flashrt_ros.models.planner_lm import PACKAGED_PLANNER
+from flashrt_ros.models.planner_text import PLANNER_PREFIX
+from flashrt_ros.sim.instructions import FAMILIES, Turn, sample_turn
+from flashrt_ros.sim.outside import sample_outside
 from flashrt_ros.sim.planner_network import PlannerNetwork
 from flashrt_ros.sim.planner_tokenizer import END, VOCAB_SIZE, train_tokenizer
 
@@ -56,6 +61,9 @@ CONFIG: Mapping[str, object] = {
     "eos_token_id": 0,
 }
 """``config.json`` of the model."""
+
+WEIGHTS_NAME = "model.safetensors"
+"""File of the weights in a checkpoint's folder."""
 
 _POOL = 16  # batches drawn at once and sorted by length, so that little is padding
 _TURNS, _TURN_SHARES = (1, 2, 3), (6, 3, 1)
@@ -92,6 +100,7 @@ class TrainingPlan:
         batch: Sequences of a step, of one turn to three.
         matrix_rate: Peak of the learning rate of the layers' matrices.
         rate: The same of everything else.
+        outside: Share of turns that are none about the table.
     """
 
     seed: int = 0
@@ -99,6 +108,7 @@ class TrainingPlan:
     batch: int = 32
     matrix_rate: float = 0.02
     rate: float = 4e-3
+    outside: float = 0.35
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +138,7 @@ class TrainedPlanner:
         (folder / "tokenizer.json").write_text(self.tokenizer.to_str(), encoding="utf-8")
         metadata = {"format": "pt", "training": json.dumps(dict(figures))}
         data = safetensors.torch.save(self.network.tensors(), metadata)
-        (folder / "model.safetensors").write_bytes(data)
+        (folder / WEIGHTS_NAME).write_bytes(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +154,25 @@ class Batch:
     wanted: Tensor
 
 
-def train(plan: TrainingPlan, progress: Progress) -> TrainedPlanner:
+def train(plan: TrainingPlan, progress: Progress, start: Path | None = None) -> TrainedPlanner:
     """Train tokenizer and model; the number of threads is the caller's.
 
     Args:
         plan: What to do.
         progress: Started; gets a bar.
+        start: Folder of a checkpoint of this script to go on from, its tokenizer and its
+            weights; None begins with random ones.
     """
-    tokenizer = train_tokenizer(_tokenizer_texts(Random(f"{plan.seed} tokenizer")))
     generator = torch.Generator().manual_seed(plan.seed)
     network = PlannerNetwork(HybridConfig.from_json(CONFIG), generator)
+    if start is None:
+        tokenizer = train_tokenizer(_tokenizer_texts(Random(f"{plan.seed} tokenizer")))
+    else:
+        tokenizer = Tokenizer.from_file(str(start / "tokenizer.json"))
+        network.load(safetensors.torch.load_file(start / WEIGHTS_NAME))
     prefix = torch.tensor([_encode(tokenizer, PLANNER_PREFIX)])
-    batches = sample_batches(Random(f"{plan.seed} turns"), tokenizer, plan.batch)
+    random = Random(f"{plan.seed} turns")
+    batches = sample_batches(random, tokenizer, plan.batch, outside=plan.outside)
     bar = progress.add_task("planner", total=plan.steps, loss=math.nan)
     optimizers = _optimizers(network, plan)
     losses: list[float] = []
@@ -188,18 +205,21 @@ def answer_loss(network: PlannerNetwork, prefix: Tensor, batch: Batch) -> Tensor
     return cross_entropy(network.logits(rows[is_asked]), batch.wanted[is_asked])
 
 
-def sample_batches(random: Random, tokenizer: Tokenizer, batch: int) -> Iterator[Batch]:
+def sample_batches(
+    random: Random, tokenizer: Tokenizer, batch: int, *, outside: float = 0.0
+) -> Iterator[Batch]:
     """Draw batches of training turns without end.
 
     Args:
         random: Source of chance; advanced.
         tokenizer: Of the turns.
         batch: Sequences of each.
+        outside: Share of turns that are none about the table.
     """
     end = tokenizer.token_to_id(END)
     assert end is not None
     while True:
-        pool = [_sequence(random, tokenizer, end) for _ in range(_POOL * batch)]
+        pool = [_sequence(random, tokenizer, end, outside) for _ in range(_POOL * batch)]
         pool.sort(key=lambda pair: len(pair[0]))
         starts = list(range(0, len(pool), batch))
         random.shuffle(starts)
@@ -211,16 +231,24 @@ def sample_batches(random: Random, tokenizer: Tokenizer, batch: int) -> Iterator
             yield Batch(tokens, wanted)
 
 
-def _sequence(random: Random, tokenizer: Tokenizer, end: int) -> tuple[list[int], list[int]]:
+def _sequence(
+    random: Random, tokenizer: Tokenizer, end: int, outside: float
+) -> tuple[list[int], list[int]]:
     tokens: list[int] = []
     wanted: list[int] = []
     for _ in range(random.choices(_TURNS, _TURN_SHARES)[0]):
-        turn = sample_turn(random, held_out=False, shares=_SHARES)
+        turn = _turn(random, outside)
         prompt, answer = _encode(tokenizer, turn.prompt), _encode(tokenizer, turn.answer)
         tokens += prompt + answer
         # The last token of the prompt asks for the first of the answer, "done" for the end.
         wanted += [_IGNORED] * (len(prompt) - 1) + answer + [end]
     return tokens, wanted
+
+
+def _turn(random: Random, outside: float) -> Turn:
+    if outside and random.random() < outside:
+        return sample_outside(random, held_out=False)
+    return sample_turn(random, held_out=False, shares=_SHARES)
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -252,6 +280,11 @@ def _optimizers(
     ]
 
 
+def _digest(folder: Path) -> str:
+    """Name the weights that a training went on from."""
+    return "sha256:" + hashlib.sha256((folder / WEIGHTS_NAME).read_bytes()).hexdigest()
+
+
 def _share_of_peak(step: int, num_steps: int) -> float:
     """Rise over 50 steps, then fall to a hundredth along a cosine."""
     fall = 0.01 + 0.99 * (0.5 + 0.5 * math.cos(math.pi * step / num_steps))
@@ -269,6 +302,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=default.batch)
     parser.add_argument("--matrix-rate", type=float, default=default.matrix_rate)
     parser.add_argument("--rate", type=float, default=default.rate)
+    parser.add_argument(
+        "--outside", type=float, default=default.outside, help="share of turns not about the table"
+    )
+    parser.add_argument(
+        "--start", type=Path, metavar="FOLDER", help="checkpoint of this script to go on from"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     plan = TrainingPlan(
@@ -277,6 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         batch=options.batch,
         matrix_rate=options.matrix_rate,
         rate=options.rate,
+        outside=options.outside,
     )
     began = time.monotonic()
     with Progress(
@@ -286,9 +326,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     ) as progress:
-        trained = train(plan, progress)
+        trained = train(plan, progress, options.start)
     figures = {
         **asdict(plan),
+        **({"start": _digest(options.start)} if options.start is not None else {}),
         "threads": options.threads,
         "loss": round(trained.loss, 6),
         "seconds": round(time.monotonic() - began),

@@ -11,11 +11,10 @@ import safetensors
 from flashrt_ros.errors import ConfigError, WeightsError
 from flashrt_ros.models.hybrid_lm import HybridLm
 from flashrt_ros.models.hybrid_tokenizer import HybridTokenizer
-from flashrt_ros.models.planner_lm import (
+from flashrt_ros.models.planner_lm import PACKAGED_PLANNER, load_planner_lm
+from flashrt_ros.models.planner_text import (
     MAX_ANSWER_TOKENS,
-    PACKAGED_PLANNER,
     PLANNER_PREFIX,
-    load_planner_lm,
     scene_text,
     turn_text,
 )

@@ -10,11 +10,13 @@ pytest.importorskip("rclpy")
 pytest.importorskip("gym_pusht")
 
 from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import Float64MultiArray
+from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import SetBool
 
 from flashrt_ros import errors
+from flashrt_ros.models.planner_text import scene_text
 from flashrt_ros.nodes.conversions import stamp_to_ns
+from flashrt_ros.sim.table import block_center
 from flashrt_ros.srv import ResetSimulator
 
 if TYPE_CHECKING:
@@ -188,3 +190,22 @@ def test_a_bad_parameter_ends_the_simulator(fresh_bench: Bench) -> None:
     node = fresh_bench.node("flashrt_ros.sim.node", mode="slow")
     assert node.wait() == 2
     assert "PARAMETER_RANGE" in node.output
+
+
+def test_the_scene_is_told_when_it_changes_and_now_and_then(lockstep: Table) -> None:
+    peer = lockstep.peer
+    scenes: list[String] = peer.listen(String, f"{lockstep.namespace}/scene")
+    stamp_ns = stamp_to_ns(lockstep.reset(1_000_005).stamp)
+    _, _, truth = lockstep.newest_after(stamp_ns - 1)
+    values = dict(zip(truth.name, truth.position, strict=True))
+    agent = values["agent_x"], values["agent_y"]
+    pose = values["block_x"], values["block_y"], values["block_angle"]
+    before = scene_text(block_center(pose), agent)
+    peer.until(lambda: [each.data for each in scenes].count(before) >= 3, "the scene again")
+    assert {each.data for each in scenes} == {before}
+    lockstep.command(agent[0] + 0.02, agent[1])
+    moved = peer.until(lambda: [each.data for each in scenes if each.data != before], "a change")
+    assert isinstance(moved, list)
+    block, _, pusher = before.partition("; ")
+    assert moved[0].startswith(block)
+    assert pusher not in moved[0]

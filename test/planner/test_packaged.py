@@ -10,7 +10,7 @@ pytest.importorskip("tokenizers", reason="pip install flashrt_ros[lm] would run 
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.errors import UnknownModelError
-from flashrt_ros.models.planner_lm import PLANNER_PREFIX, scene_text, turn_text
+from flashrt_ros.models.planner_text import PLANNER_PREFIX, scene_text, turn_text
 from flashrt_ros.planner.__main__ import load_model
 from flashrt_ros.planner.config import PlannerConfig
 from flashrt_ros.planner.engine import PlannerEngine

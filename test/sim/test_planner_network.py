@@ -16,7 +16,8 @@ from flashrt_ros.models.hybrid_checkpoint import (
 from flashrt_ros.models.hybrid_config import HybridConfig
 from flashrt_ros.models.hybrid_lm import HybridLm
 from flashrt_ros.models.hybrid_weights import pack
-from flashrt_ros.models.planner_lm import PACKAGED_PLANNER, PLANNER_PREFIX, load_planner_lm
+from flashrt_ros.models.planner_lm import PACKAGED_PLANNER, load_planner_lm
+from flashrt_ros.models.planner_text import PLANNER_PREFIX
 from flashrt_ros.sim.evaluate_planner_lm import (
     POSITIONS,
     answer_turns,

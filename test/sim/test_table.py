@@ -20,6 +20,16 @@ def test_reset_places_everything_exactly() -> None:
             assert table.state().agent_velocity == (0.0, 0.0)
 
 
+def test_the_blocks_centre_is_the_simulators_centre_of_gravity() -> None:
+    with Table() as table:
+        for seed in HELD_OUT_SEEDS[:5]:
+            table.reset(seed)
+            body = table._environment.block
+            center = np.array(body.local_to_world(body.center_of_gravity)) / 1000
+            np.testing.assert_allclose(table.block_center(), center, atol=1e-9)
+            assert abs(np.subtract(table.block_center(), table.block()[:2])).max() > 0.01
+
+
 def test_images_are_the_environments_own() -> None:
     with Table() as table:
         for seed in HELD_OUT_SEEDS[:10]:

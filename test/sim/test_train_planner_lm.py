@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from flashrt_ros.models.hybrid_config import HybridConfig
-from flashrt_ros.models.planner_lm import PLANNER_PREFIX, load_planner_lm
+from flashrt_ros.models.planner_lm import load_planner_lm
+from flashrt_ros.models.planner_text import PLANNER_PREFIX
 from flashrt_ros.sim.instructions import sample_turn
 from flashrt_ros.sim.planner_network import PlannerNetwork
 from flashrt_ros.sim.planner_tokenizer import END, VOCAB_SIZE, train_tokenizer

@@ -122,3 +122,19 @@ class ServedEngine(Protocol):
 
     def background(self, now_ns: int) -> bool:
         """Do one slice of work that can wait; True while some remains."""
+
+
+class FillingEngine(ServedEngine, Protocol):
+    """An engine without deadlines, whose nodes can run in the slack between those of others."""
+
+    @property
+    def next_node(self) -> str:
+        """Kind of the node that :meth:`advance` would submit; "" where it takes one in."""
+
+    def note_shortage(self, needs_ns: int, found_ns: int) -> None:
+        """Take notice that nodes don't fit in the slack, or with 0 and 0 that they do again.
+
+        Args:
+            needs_ns: What the next node needs, reserve included, ns.
+            found_ns: Most that it found, ns.
+        """

@@ -184,7 +184,7 @@ def test_events_are_reliable_up_to_their_number(
         num_sent = 0
         connection = next(
             session.connection
-            for session in served.server._sessions.values()
+            for session in served.server._clients[0]._sessions.values()
             if session.connection.client == "raw"
         )
         while not connection.wants_write:

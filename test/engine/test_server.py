@@ -189,7 +189,7 @@ def test_only_the_user_and_the_group_are_admitted(
     is_admitted: bool,
 ) -> None:
     served = serve()
-    served.server._address.group_id = group_id
+    served.server._clients[0]._address.group_id = group_id
     monkeypatch.setattr(wire, "peer_credentials", lambda sock: peer)
     monkeypatch.setattr(wire, "peer_groups", lambda sock: frozenset(groups))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:

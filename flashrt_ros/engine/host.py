@@ -1,0 +1,331 @@
+"""The one loop of a process: deadlines, then messages, then one plan node, then the slack."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from flashrt_ros.engine import linux
+from flashrt_ros.engine.address import EngineSocket
+from flashrt_ros.engine.host_clients import Clients
+from flashrt_ros.engine.host_filler import Filler
+from flashrt_ros.engine.host_slack import Slack
+from flashrt_ros.engine.protocol import MAX_MESSAGE_BYTES
+from flashrt_ros.engine.served import FillingEngine, ServedEngine
+
+SPIN_NS = 150_000
+"""How long the device is asked without a pause whether it is done."""
+
+ASK_NS = 50_000
+"""How long the loop sleeps after that before it asks again; sockets wake it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An engine that a process hosts, with deadlines to keep.
+
+    Attributes:
+        engine: Served; its sink is set. Not owned: close it after the host.
+        address: The claim on the name; starts to listen in the host, is closed with it.
+    """
+
+    engine: ServedEngine
+    address: EngineSocket
+
+
+@dataclass(frozen=True, slots=True)
+class FillingMember:
+    """An engine that a process hosts, without deadlines: it runs in the slack of the others.
+
+    Attributes:
+        engine: As of :class:`Member`.
+        address: As of :class:`Member`.
+        slack: What fits. Its own alone.
+    """
+
+    engine: FillingEngine
+    address: EngineSocket
+    slack: Slack
+
+
+class Host:
+    """Serves engines, each to the clients of a socket of its own, on one thread.
+
+    Each turn of the loop runs the deadlines that are due, whoever's they are, and takes at
+    most one message from each client that sent some (the deadlines are looked at again before
+    each). Then one plan node is submitted: of the members with deadlines in turn; where they
+    have none, of a filling member whose node fits before the nearest deadline. When there is
+    nothing else and no tick is near, one slice of background work is done, first for the
+    members with deadlines. The loop sleeps in ``poll`` until a timer, a message, or
+    :meth:`stop`; while a device is at work the timer has it asked at short intervals whether it
+    is done.
+
+    Where no deadline is scheduled, filling members run whenever the others have nothing to
+    submit. One node of theirs is under way at a time, whoever's it is.
+
+    Args:
+        members: Engines; at least one.
+        poll_reserve_us: No background slice starts nearer than this to a deadline, us.
+        busy_poll_us: How long to go on looking for messages without a pause after one, us.
+        clock_ns: CLOCK_MONOTONIC, and the engines' clock.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member | FillingMember],
+        *,
+        poll_reserve_us: int = 600,
+        busy_poll_us: int = 0,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._clock_ns = clock_ns
+        self._reserve_ns = poll_reserve_us * 1000
+        self._busy_poll_ns = busy_poll_us * 1000
+        self._timed = [one.engine for one in members if isinstance(one, Member)]
+        self._filler = Filler(
+            [(one.engine, one.slack) for one in members if isinstance(one, FillingMember)],
+            clock_ns,
+        )
+        self._engines = [*self._timed, *self._filler.engines]
+        self._next_timed = 0
+        self._is_stopping = False
+        self._is_closed = False
+        self._armed_ns: int | None = None
+        self._waiting_ns = 0
+        self._served_ns = 0
+        self._timer_fd = linux.create_timer()
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        for fd in (self._timer_fd, self._stop_fd):
+            self._poll.register(fd, select.POLLIN)
+        self._owners: dict[int, Clients] = {}
+        self._clients: list[Clients] = []
+        try:
+            self._listen(members)
+        except BaseException:
+            self.close()
+            raise
+        linux.close_after_fork(self)
+
+    @property
+    def num_clients(self) -> int:
+        """Connections there are, to all members."""
+        return sum(clients.num_clients for clients in self._clients)
+
+    def stop(self) -> None:
+        """Have :meth:`run` return after the turn it is in; from any thread or signal handler."""
+        self._is_stopping = True
+        if not self._is_closed:
+            os.eventfd_write(self._stop_fd, 1)
+
+    def run(self) -> None:
+        """Serve until :meth:`stop`, or until a client of any member asks for it.
+
+        Raises:
+            Exception: What an engine itself raised outside any client's message. The
+                engine's state can't be relied on then.
+        """
+        while not self._is_stopping:
+            self._turn()
+
+    def close(self) -> None:
+        """Take the sockets away, end every connection, close all descriptors. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._is_stopping = True
+        for clients in self._clients:
+            clients.close()
+        os.close(self._timer_fd)
+        os.close(self._stop_fd)
+
+    def close_in_child(self) -> None:
+        """Close descriptors in a forked child; clients and timer stay the parent's."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._is_stopping = True
+        for clients in self._clients:
+            clients.close_in_child()
+        os.close(self._timer_fd)
+        os.close(self._stop_fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _listen(self, members: Sequence[Member | FillingMember]) -> None:
+        buffer = bytearray(MAX_MESSAGE_BYTES)
+        for member in members:
+            self._clients.append(
+                Clients(
+                    member.engine,
+                    member.address,
+                    poll=self._poll,
+                    owners=self._owners,
+                    buffer=buffer,
+                    clock_ns=self._clock_ns,
+                    run_deadlines=self._run_deadlines,
+                    on_stop=self.stop,
+                )
+            )
+
+    # the loop --------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        is_busy = self._has_timed_work() or self._can_fill() or self._due_background() is not None
+        is_busy = is_busy or self._is_spinning()
+        events = self._poll.poll(0 if is_busy else self._sleep_ms())
+        if events:
+            self._served_ns = self._clock_ns()
+        self._run_deadlines()
+        for fd, mask in events:
+            owner = self._owners.get(fd)
+            if owner is not None:
+                owner.serve(fd, mask)
+        has_dropped = False
+        for clients in self._clients:
+            has_dropped = clients.settle() or has_dropped
+        if has_dropped:
+            for clients in self._clients:
+                clients.accept_again()
+        self._work()
+        for clients in self._clients:
+            clients.deliver()
+
+    def _work(self) -> None:
+        """Submit one plan node, or do one slice of background work."""
+        if self._advance_timed():
+            # who waited for slack twice as long as it should goes on beside them
+            self._fill(others_have_work=True)
+            return
+        engine = self._due_background()
+        is_first = engine is not None and engine in self._timed
+        if not is_first and self._fill(others_have_work=False):
+            return
+        if engine is not None:
+            engine.background(self._clock_ns())
+
+    def _advance_timed(self) -> bool:
+        """Submit a node of the next member that has one; False where none has."""
+        count = len(self._timed)
+        for offset in range(count):
+            index = (self._next_timed + offset) % count
+            if self._timed[index].has_work:
+                self._next_timed = index + 1
+                self._timed[index].advance()
+                return True
+        return False
+
+    def _has_timed_work(self) -> bool:
+        for engine in self._timed:  # noqa: SIM110, a generator for each turn costs more
+            if engine.has_work:
+                return True
+        return False
+
+    def _is_timed_waiting(self) -> bool:
+        for engine in self._timed:  # noqa: SIM110
+            if engine.is_waiting:
+                return True
+        return False
+
+    # the slack -------------------------------------------------------------------------------
+
+    def _can_fill(self) -> bool:
+        if not self._filler.has_members:
+            return False
+        return self._filler.can_advance(
+            self._next_deadline_ns(), others_wait=self._is_timed_waiting(), others_have_work=False
+        )
+
+    def _fill(self, *, others_have_work: bool) -> bool:
+        if not self._filler.has_members:
+            return False
+        return self._filler.advance(
+            self._next_deadline_ns(),
+            others_wait=self._is_timed_waiting(),
+            others_have_work=others_have_work,
+        )
+
+    # deadlines -------------------------------------------------------------------------------
+
+    def _run_deadlines(self) -> None:
+        for engine in self._timed:
+            deadline = engine.next_deadline_ns()
+            if deadline is not None:
+                now_ns = self._clock_ns()
+                if now_ns >= deadline:
+                    engine.on_deadline(now_ns)
+
+    def _next_deadline_ns(self) -> int | None:
+        nearest: int | None = None
+        for engine in self._timed:
+            deadline = engine.next_deadline_ns()
+            if deadline is not None and (nearest is None or deadline < nearest):
+                nearest = deadline
+        return nearest
+
+    def _is_spinning(self) -> bool:
+        """Whether to look again at once: for the next message, or for the end of a pop."""
+        now_ns = self._clock_ns()
+        if now_ns - self._served_ns < self._busy_poll_ns:
+            return True
+        if not self._is_timed_waiting():
+            self._waiting_ns = 0
+            return False
+        if not self._waiting_ns:
+            self._waiting_ns = now_ns
+        return now_ns - self._waiting_ns < SPIN_NS
+
+    def _due_background(self) -> ServedEngine | None:
+        """Return the first member whose background work is due and may be done now."""
+        for engine in self._engines:
+            due_ns = engine.next_background_ns()
+            if due_ns is None:
+                continue
+            now_ns = self._clock_ns()
+            if due_ns <= now_ns:
+                deadline = self._next_deadline_ns()
+                if deadline is not None and deadline - now_ns <= self._reserve_ns:
+                    return None
+                return engine
+        return None
+
+    def _sleep_ms(self) -> int | None:
+        """Arm the timer for what comes first; how long ``poll`` may sleep."""
+        deadline = self._next_deadline_ns()
+        now_ns = self._clock_ns()
+        if deadline is not None and deadline <= now_ns:
+            return 0
+        wake_ns = deadline
+        if self._is_timed_waiting() or self._filler.is_waiting:
+            wake_ns = _earlier(wake_ns, now_ns + ASK_NS)
+        owed_ns = self._filler.owed_ns
+        if owed_ns is not None and owed_ns > now_ns:
+            wake_ns = _earlier(wake_ns, owed_ns)
+        for engine in self._engines:
+            due_ns = engine.next_background_ns()
+            # What is due already waits for slack, that is for the deadline to pass.
+            if due_ns is not None and due_ns > now_ns:
+                wake_ns = _earlier(wake_ns, due_ns)
+        # Setting it also takes back an expiry: what was due then has moved since.
+        if wake_ns != self._armed_ns:
+            linux.set_timer(self._timer_fd, wake_ns)
+            self._armed_ns = wake_ns
+        return None
+
+
+def _earlier(one_ns: int | None, other_ns: int) -> int:
+    return other_ns if one_ns is None or other_ns < one_ns else one_ns

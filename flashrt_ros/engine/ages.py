@@ -22,18 +22,27 @@ class Stale:
 
     Attributes:
         role: Of its channel.
+        channel: Its name.
+        is_only: Whether the model has no other channel of the role.
         age_ns: Since it was committed, engine clock.
         limit_ns: What the configuration allows.
     """
 
     role: ChannelRole
+    channel: str
+    is_only: bool
     age_ns: int
     limit_ns: int
 
     @property
+    def title(self) -> str:
+        """Name it: by its role, and its channel where that does not say which."""
+        return self.role.value if self.is_only else f"{self.role.value} '{self.channel}'"
+
+    @property
     def lack(self) -> str:
         """What would end it, as ``Status.waiting_for`` says it."""
-        return f"fresh {self.role.value}"
+        return f"fresh {self.title}"
 
 
 class Ages:
@@ -67,10 +76,11 @@ class Ages:
         """
         for role, limit_ns in self._limits.items():
             source = env if role is ChannelRole.OBSERVATION else timeline
-            for name in self._latches.named(role):
+            names = self._latches.named(role)
+            for name in names:
                 age_ns = self._clock_ns() - self._latches.newest(source, name).committed_ns
                 if age_ns > limit_ns:
-                    return Stale(role, age_ns, limit_ns)
+                    return Stale(role, name, len(names) == 1, age_ns, limit_ns)
         return None
 
 

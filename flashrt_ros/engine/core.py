@@ -27,7 +27,7 @@ from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.lanes import Lane, LanePool
 from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.plan import Plan
-from flashrt_ros.runtime.spec import BUFFER_ALIGNMENT_BYTES, ArenaLayout
+from flashrt_ros.runtime.spec import BUFFER_ALIGNMENT_BYTES, ArenaLayout, ChannelRole
 
 MAX_SEED = 2**63 - 1
 
@@ -147,16 +147,19 @@ class Core:
         if timeline.branch == ENVIRONMENT:
             self.sink.output(kind, provenance, index, payload)
 
-    def announce_goal(self, env: Environment, goal: SlotMeta, node: int) -> None:
+    def announce_goal(self, env: Environment, channel: str, goal: SlotMeta, node: int) -> None:
         """Publish that an environment latched a goal it had not read before.
 
-        ``node`` is the plan's node before which that was, 0 at its beginning.
+        ``node`` is the plan's node before which that was, 0 at its beginning. The channel is
+        told where the model has several for goals.
         """
         detail = (
             f"sequence={goal.sequence} source_sequence={goal.source_sequence} "
             f"stamp_ns={goal.stamp_ns} committed_ns={goal.committed_ns} "
             f"latched_ns={self.clock_ns()}"
         )
+        if len(self.latches.named(ChannelRole.GOAL)) > 1:
+            detail = f"channel={channel} {detail}"
         if node:
             detail += f" node={node}"
         self.emit(EventKind.GOAL, env, detail=detail)

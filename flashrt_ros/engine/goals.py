@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from flashrt_ros.capsule.capsule import Capsule
+from flashrt_ros.capsule.capsule import Capsule, GoalOrigin, Origin
 from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.latches import NO_META, Latches
-from flashrt_ros.engine.timeline import Environment, Timeline
+from flashrt_ros.engine.timeline import Environment, GoalCopies, Timeline
 from flashrt_ros.errors import NoFreeSlotError
 from flashrt_ros.runtime.backend import PASSED, Backend
 from flashrt_ros.runtime.spec import ArenaLayout, ChannelRole
@@ -50,23 +50,25 @@ class Goals:
         }
         """Of each field of a goal: offset in its slot, offset in a capsule, bytes."""
 
-    def in_force(self, timeline: Timeline) -> tuple[bytes, SlotMeta] | None:
-        """Copy the goal that the timeline reads, with its meta; None when there is none."""
+    def in_force(self, timeline: Timeline) -> dict[str, tuple[bytes, SlotMeta]]:
+        """Copy the goals that the timeline reads, with their metas, by channel."""
+        copies: dict[str, tuple[bytes, SlotMeta]] = {}
         for name in self._latches.named(ChannelRole.GOAL):
             latched = timeline.latched.get(name)
             if latched is not None:
                 payload = self._latches.payload(name, latched.slot, latched.filled)
-                return payload, latched.meta
-        return None
+                copies[name] = payload, latched.meta
+        return copies
 
-    def newest(self, env: Environment) -> tuple[bytes, SlotMeta] | None:
-        """Copy the newest goal, committed or latched, with its meta; moves nothing."""
+    def newest(self, env: Environment) -> dict[str, tuple[bytes, SlotMeta]]:
+        """Copy the newest goals, committed or latched, by channel; moves nothing."""
+        copies = self.in_force(env)
         for name in self._latches.named(ChannelRole.GOAL):
             channel = self._latches.channel(name)
             slot = channel.pending(env.env_index)
             if slot is not None:
-                return self._latches.payload(name, slot), channel.meta(slot)
-        return self.in_force(env)
+                copies[name] = self._latches.payload(name, slot), channel.meta(slot)
+        return copies
 
     def require_slot(self) -> None:
         """Check that a goal could be brought back.
@@ -88,37 +90,54 @@ class Goals:
             channel.release(slot)
 
     def restore(self, timeline: Timeline, capsule: Capsule) -> None:
-        """Bring a capsule's goal back into a slot of the engine's own; none if it has none."""
-        origin = capsule.position.origin
-        for name in self._latches.named(ChannelRole.GOAL):
+        """Bring a capsule's goals back into slots of the engine's own; none if it has none."""
+        sources = _sources_of(capsule.position.origin, self._parts)
+        for name, parts in self._parts.items():
             self._latches.unlatch(timeline, name)
-            if not origin.goal_sequence:
+            if name not in sources:
                 continue
-            meta = SlotMeta(
-                sequence=origin.goal_sequence,
-                source_sequence=origin.goal_source_sequence,
-                stamp_ns=origin.goal_stamp_ns,
-                committed_ns=self._clock_ns(),
-                generation=0,
-                expires_ns=origin.goal_expires_ns,
-            )
+            meta = replace(sources[name], committed_ns=self._clock_ns())
             channel = self._latches.channel(name)
             slot = channel.engine_slot(meta)
             base = channel.slot_address(slot)
             source = capsule.block.address
             filled = PASSED
-            for in_slot, in_capsule, num_bytes in self._parts[name]:
+            for in_slot, in_capsule, num_bytes in parts:
                 filled = self._backend.copy_aside(base + in_slot, source + in_capsule, num_bytes)
             timeline.latched[name] = self._latches.hold(name, slot, meta, filled)
 
-    def replay(self, timeline: Timeline, goal: tuple[bytes, SlotMeta] | None) -> None:
-        """Put a goal copied by :meth:`in_force` back in force."""
-        for name in self._latches.named(ChannelRole.GOAL):
+    def replay(self, timeline: Timeline, goals: GoalCopies) -> None:
+        """Put goals copied by :meth:`in_force` back in force, and no others."""
+        for name in self._parts:
             self._latches.unlatch(timeline, name)
-            if goal is None:
+            if name not in goals:
                 continue
-            payload, meta = goal[0], replace(goal[1], committed_ns=self._clock_ns())
+            payload, meta = goals[name]
+            meta = replace(meta, committed_ns=self._clock_ns())
             channel = self._latches.channel(name)
             slot = channel.engine_slot(meta)
             ctypes.memmove(channel.slot_address(slot), payload, len(payload))
             timeline.latched[name] = self._latches.hold(name, slot, meta)
+
+
+def _sources_of(origin: Origin, channels: Iterable[str]) -> dict[str, SlotMeta]:
+    """Return what a capsule says of its goals, by channel; their ages are not among it."""
+    first = next(iter(channels), None)
+    if first is None or not origin.goal_sequence:
+        return {}
+    goal = GoalOrigin(
+        first,
+        origin.goal_sequence,
+        origin.goal_source_sequence,
+        origin.goal_stamp_ns,
+        origin.goal_expires_ns,
+    )
+    return {
+        one.channel: SlotMeta(
+            sequence=one.sequence,
+            source_sequence=one.source_sequence,
+            stamp_ns=one.stamp_ns,
+            expires_ns=one.expires_ns,
+        )
+        for one in (goal, *origin.other_goals)
+    }

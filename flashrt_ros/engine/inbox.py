@@ -80,21 +80,22 @@ class Inbox:
         return min(stamps, default=-1)
 
     def committed_ns(self, timeline: Timeline, role: ChannelRole) -> int:
-        """Return when the role's channels were last committed, engine clock; 0 for never."""
-        return max(
+        """Return the oldest, over the role's channels, of the newest commits, engine clock.
+
+        0 where one of them has none.
+        """
+        return min(
             (self.newest(timeline, name).committed_ns for name in self.named(role)), default=0
         )
 
-    def goal_of(self, timeline: Timeline) -> SlotMeta | None:
-        """Return the meta of the goal that a timeline reads."""
-        return self._meta_of(timeline, ChannelRole.GOAL)
+    def goals_of(self, timeline: Timeline) -> dict[str, SlotMeta]:
+        """Return the metas of the goals that a timeline reads, in the model's order."""
+        latched = timeline.latched
+        return {name: latched[name].meta for name in self._goals if name in latched}
 
     def observation_of(self, timeline: Timeline) -> SlotMeta | None:
-        """Return the meta of the observation that a timeline reads."""
-        return self._meta_of(timeline, ChannelRole.OBSERVATION)
-
-    def _meta_of(self, timeline: Timeline, role: ChannelRole) -> SlotMeta | None:
-        for name in self.named(role):
+        """Return the meta of the first observation that a timeline reads."""
+        for name in self._observations:
             latched = timeline.latched.get(name)
             if latched is not None:
                 return latched.meta

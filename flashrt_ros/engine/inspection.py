@@ -15,15 +15,16 @@ from flashrt_ros.runtime.spec import ChannelRole
 def inspect(core: Core, graphs: GraphSet, env: Environment, rid: int) -> Inspection:
     """Gather the facts; reads only.
 
-    The address that the goal was read from is computed from the captured latch node
+    The address that a goal was read from is computed from the captured latch node
     itself: the storage it reads, the pitch of its rows, and the index now in its
-    binding. It is compared with the slot that the goal was committed in.
+    binding. It is compared with the slot that the goal was committed in; where there are
+    several, the address told is that of the first.
     """
     layout = core.layout
     payload = core.read_section(env.lane)
     inputs_end = layout.state_bytes + layout.input_bytes
-    read_address, committed_address = _goal_addresses(core, graphs, env)
-    device, inode, offset = linux.locate(read_address) if read_address else (0, 0, 0)
+    goals = _goal_addresses(core, graphs, env)
+    device, inode, offset = linux.locate(goals[0][0]) if goals else (0, 0, 0)
     return Inspection(
         rid=rid,
         state_digest=xxhash.xxh3_128_hexdigest(
@@ -35,7 +36,7 @@ def inspect(core: Core, graphs: GraphSet, env: Environment, rid: int) -> Inspect
         read_inode=inode,
         read_device=device,
         read_offset=offset,
-        goal_transport_copies=int(read_address != committed_address),
+        goal_transport_copies=sum(read != committed for read, committed in goals),
         torn_reads=core.latches.torn_reads,
         num_latches=core.latches.num_latches,
         num_fds=linux.num_fds(),
@@ -43,15 +44,20 @@ def inspect(core: Core, graphs: GraphSet, env: Environment, rid: int) -> Inspect
     )
 
 
-def _goal_addresses(core: Core, graphs: GraphSet, env: Environment) -> tuple[int, int]:
-    for name, spec in core.latches.specs.items():
+def _goal_addresses(core: Core, graphs: GraphSet, env: Environment) -> list[tuple[int, int]]:
+    """Return where the latch node reads each goal, and where that was committed."""
+    addresses: list[tuple[int, int]] = []
+    reads = graphs.graph(env.lane.index, core.model.plan().latch).slot_reads()
+    for name in core.latches.named(ChannelRole.GOAL):
         latched = env.latched.get(name)
-        if spec.role is not ChannelRole.GOAL or latched is None:
+        if latched is None:
             continue
         committed = core.latches.channel(name).slot_address(latched.slot)
-        for read in graphs.graph(env.lane.index, core.model.plan().latch).slot_reads():
-            if read.field.startswith(f"{name}."):
+        for read in reads:
+            channel, _, part = read.field.partition(".")
+            if channel == name:
                 index = core.bindings.read(env.lane, read.binding)
-                offset = spec.field_offset(read.field.partition(".")[2])
-                return read.row_address(index) - offset, committed
-    return 0, 0
+                offset = core.latches.specs[name].field_offset(part)
+                addresses.append((read.row_address(index) - offset, committed))
+                break
+    return addresses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from flashrt_ros.engine.channels import Channel, SlotMeta, WriterRing
 from flashrt_ros.engine.inbox import Inbox
 from flashrt_ros.engine.staging import Staging
 from flashrt_ros.engine.timeline import Branch, Environment, Latched, Timeline
-from flashrt_ros.errors import FlashrtError, LoanError, SpecError, UnknownChannelError
+from flashrt_ros.errors import FlashrtError, LoanError, UnknownChannelError
 from flashrt_ros.models.base import PolicyModel, slot_binding
 from flashrt_ros.runtime.backend import PASSED, Backend, Fence
 from flashrt_ros.runtime.spec import ChannelRole
@@ -57,13 +57,6 @@ class Latches(Inbox):
                 f"staged channel '{unknown[0]}' is none of the model's",
                 expected=", ".join(names),
             )
-        goals = [spec.name for spec in specs if spec.role is ChannelRole.GOAL]
-        if len(goals) > 1:
-            raise SpecError(
-                "the model has several goal channels",
-                expected="one at most",
-                found=", ".join(goals),
-            )
         with ExitStack() as undo:
             channels = {
                 spec.name: undo.enter_context(
@@ -83,9 +76,9 @@ class Latches(Inbox):
             self._staging = Staging(channels, staged, backend)
             undo.pop_all()
         super().__init__(channels)
-        self.on_goal: Callable[[Environment, SlotMeta, int], None] = _ignore
-        """Called when an environment latches a goal it has not read before, and before which
-        node of its plan: 0 at the beginning of one, or between plans."""
+        self.on_goal: Callable[[Environment, str, SlotMeta, int], None] = _ignore
+        """Called when an environment latches a goal it has not read before: on which channel,
+        and before which node of its plan, 0 at the beginning of one, or between plans."""
         self.num_latches = 0
         self.torn_reads = 0
         self._detect_torn = detect_torn
@@ -230,16 +223,19 @@ class Latches(Inbox):
 
     def observation_bound_ns(self, env: Environment) -> int:
         """Return the stamp that observations must have reached, 0 where any does."""
-        return self._bound_ns(env, ChannelRole.OBSERVATION)
+        bounds = [self._barriers.stamp_ns(env.env_index, name) for name in self._observations]
+        return max(bounds, default=0)
 
-    def goal_bound_ns(self, env: Environment) -> int:
-        """Return the stamp that goals must have reached, 0 where any does."""
-        return self._bound_ns(env, ChannelRole.GOAL)
+    def goal_bound_ns(self, env: Environment) -> dict[str, int]:
+        """Return the stamp that goals must have reached, by channel, 0 where any does."""
+        return {name: self._barriers.stamp_ns(env.env_index, name) for name in self._goals}
 
-    def set_goal_bound(self, env: Environment, stamp_ns: int) -> None:
-        """Refuse goals stamped before ``stamp_ns`` from now on."""
-        for name in self.named(ChannelRole.GOAL):
-            self._barriers.set_stamp(env.env_index, name, stamp_ns)
+    def set_goal_bound(self, env: Environment, stamp_ns: int | Mapping[str, int]) -> None:
+        """Refuse goals stamped before ``stamp_ns`` from now on, by channel or on every one."""
+        if isinstance(stamp_ns, int):
+            stamp_ns = dict.fromkeys(self._goals, stamp_ns)
+        for name, bound_ns in stamp_ns.items():
+            self._barriers.set_stamp(env.env_index, name, bound_ns)
 
     # latching ----------------------------------------------------------------------------
 
@@ -377,10 +373,6 @@ class Latches(Inbox):
             channel.close()
         self._staging.close()
 
-    def _bound_ns(self, env: Environment, role: ChannelRole) -> int:
-        bounds = [self._barriers.stamp_ns(env.env_index, name) for name in self.named(role)]
-        return max(bounds, default=0)
-
     def _take_pending(self, env: Environment, name: str, channel: Channel, node: int = 0) -> None:
         if channel.pending(env.env_index) is None:
             return
@@ -388,8 +380,8 @@ class Latches(Inbox):
         slot = channel.latch(env.env_index)
         env.latched[name] = self.hold(name, slot, channel.meta(slot))
         if self.specs[name].role is ChannelRole.GOAL:
-            self.on_goal(env, channel.meta(slot), node)
+            self.on_goal(env, name, channel.meta(slot), node)
 
 
-def _ignore(env: Environment, meta: SlotMeta, node: int) -> None:
+def _ignore(env: Environment, channel: str, meta: SlotMeta, node: int) -> None:
     """Tell nobody."""

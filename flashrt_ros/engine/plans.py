@@ -252,10 +252,8 @@ class Plans:
         env = core.environments[timeline.env_index]
         flight.bent_at = flight.run.index
         bindings = core.latches.take_goal(env, node=flight.bent_at)
-        goal = core.latches.goal_of(env)
-        assert goal is not None
-        flight.origin = origin_under(flight.origin, goal)
-        bindings[GOAL_SEQUENCE_IN] = goal.sequence
+        flight.origin = origin_under(flight.origin, core.latches.goals_of(env))
+        bindings[GOAL_SEQUENCE_IN] = flight.origin.goal_sequence
         for name, value in bindings.items():
             core.bindings.write_one(timeline.lane, name, value)
         if not self._submit_graph(flight, flight.run.submit_between):
@@ -306,8 +304,8 @@ class Plans:
             return
         bindings = core.latches.latch(timeline, env)
         env.is_held = env.is_held and timeline is not env
-        goal = core.latches.goal_of(timeline)
-        origin = origin_of(goal, core.latches.observation_of(timeline), timeline.position.tick)
+        latches, tick = core.latches, timeline.position.tick
+        origin = origin_of(latches.goals_of(timeline), latches.observation_of(timeline), tick)
         bindings[GOAL_SEQUENCE_IN] = origin.goal_sequence
         bindings[ELAPSED] = 0
         if core.noise is not None:

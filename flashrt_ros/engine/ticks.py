@@ -203,14 +203,14 @@ class Ticks:
     def _is_stale(self, env: Environment) -> bool:
         """Tell whether an input is too old for the plan that is due; announce each spell once."""
         stale = self._core.ages.stale(env, env)
-        role = stale.role if stale else None
-        if stale and role is not env.stale:
+        channel = stale.channel if stale else ""
+        if stale and channel != env.stale:
             detail = (
-                f"{stale.role.value} age_ms={stale.age_ns / 1e6:.1f} "
+                f"{stale.title} age_ms={stale.age_ns / 1e6:.1f} "
                 f"max_age_ms={stale.limit_ns / 1e6:.1f}"
             )
             self._core.emit(EventKind.STALE, env, detail=detail)
-        env.stale = role
+        env.stale = channel
         return stale is not None
 
     def _timeout(self, job: StepJob) -> StepTimeoutError:

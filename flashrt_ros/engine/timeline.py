@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from flashrt_ros.capsule.capsule import Capsule, Origin, Position
+from flashrt_ros.capsule.capsule import Capsule, GoalOrigin, Origin, Position
 from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.protocol import Moved
 from flashrt_ros.runtime.backend import PASSED, Fence
 from flashrt_ros.runtime.lanes import Lane
-from flashrt_ros.runtime.spec import ChannelRole
 
 ENVIRONMENT = -1
 """Branch index that means the environment itself."""
+
+
+GoalCopies = Mapping[str, tuple[bytes, SlotMeta]]
+"""Copies of goals, by channel: payload and meta; a channel without one is left out."""
 
 
 @dataclass(slots=True)
@@ -88,15 +92,15 @@ class Interruption:
 
     Attributes:
         capsule: The interrupted boundary.
-        goal: Payload of the goal in force then, with its meta; None when there was none.
-        goal_bound_ns: Stamp that goals had to have reached then.
+        goal: Those in force then.
+        goal_bound_ns: Stamp that goals had to have reached then, by channel.
         reason: As the caller gave it.
         was_held: An interrupt before it had asked for a pause that nothing had ended.
     """
 
     capsule: Capsule
-    goal: tuple[bytes, SlotMeta] | None
-    goal_bound_ns: int
+    goal: GoalCopies
+    goal_bound_ns: Mapping[str, int]
     reason: str
     was_held: bool
 
@@ -124,7 +128,7 @@ class Environment(Timeline):
         generation: Grows with every reset, restore, rollback, select, interrupt and resume.
         is_active: Ticks may run.
         is_held: An interrupt asked for a pause.
-        stale: Role of the input whose age keeps plans from starting, None for neither.
+        stale: Channel of the input whose age keeps plans from starting, "" for none.
         tick_source: "timer" or "step".
         period_ns: Time between ticks of the timer, ns.
         next_tick_ns: Deadline of the next tick, engine clock.
@@ -136,7 +140,7 @@ class Environment(Timeline):
     generation: int = 1
     is_active: bool = False
     is_held: bool = False
-    stale: ChannelRole | None = None
+    stale: str = ""
     tick_source: str = "step"
     period_ns: int = 0
     next_tick_ns: int = 0
@@ -145,22 +149,29 @@ class Environment(Timeline):
     last_reset: EpisodeReset | None = None
 
 
-def origin_of(goal: SlotMeta | None, observation: SlotMeta | None, tick: int) -> Origin:
-    """Note what a plan that latched these at ``tick`` is made from."""
+def origin_of(goals: Mapping[str, SlotMeta], observation: SlotMeta | None, tick: int) -> Origin:
+    """Note what a plan that latched these at ``tick`` is made from; goals in the model's order."""
     origin = Origin(
         observation_sequence=observation.sequence if observation else 0,
         observation_stamp_ns=observation.stamp_ns if observation else 0,
         latched_tick=tick,
     )
-    return origin_under(origin, goal) if goal else origin
+    return origin_under(origin, goals) if goals else origin
 
 
-def origin_under(origin: Origin, goal: SlotMeta) -> Origin:
-    """Note that a plan goes on under another goal."""
+def origin_under(origin: Origin, goals: Mapping[str, SlotMeta]) -> Origin:
+    """Note that a plan goes on under other goals, one of each of the model's channels."""
+    (_, goal), *others = goals.items()
     return replace(
         origin,
         goal_sequence=goal.sequence,
         goal_source_sequence=goal.source_sequence,
         goal_stamp_ns=goal.stamp_ns,
         goal_expires_ns=goal.expires_ns,
+        other_goals=tuple(
+            GoalOrigin(name, m.sequence, m.source_sequence, m.stamp_ns, m.expires_ns)
+            for name, m in others
+        )
+        if others
+        else (),
     )

@@ -78,7 +78,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def goal_in_force(self) -> bytes:
         newest = self.rig.engine.core.goals.newest(self.rig.engine.environment(0))
-        return newest[0] if newest else b""
+        return newest["goal"][0] if newest else b""
 
     def note_plan(self) -> None:
         """Take note that a plan has begun: it latched the goal, and ended a pause."""

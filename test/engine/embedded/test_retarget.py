@@ -94,7 +94,7 @@ def test_provenance_state_and_events_name_the_newest_goal(bending: Any) -> None:
     core = bending.engine.core
     address = env.lane.address + core.layout.by_name["goal_sequence"].offset
     assert int.from_bytes(core.backend.read(address, 8), "little") == made.goal_sequence
-    assert core.goals.in_force(env)[0][:8] == np.array([-0.8, 0.7], np.float32).tobytes()
+    assert core.goals.in_force(env)["goal"][0][:8] == np.array([-0.8, 0.7], np.float32).tobytes()
     goals = [e.detail for e in bending.recorder.events if e.kind == EventKind.GOAL]
     assert "node=" not in goals[-2]
     assert goals[-1].endswith(" node=2")

@@ -95,7 +95,7 @@ class Branches:
         if request.branch == ENVIRONMENT:
             if request.release_others:
                 self.release_all(env)
-            return self._moves.moved(env, EventKind.SELECT, env.parent, "", started)
+            return self._moves.moved(env, EventKind.SELECT, env.parent, "", started, request.rid)
         chosen = self.get(request.branch, env.env_index)
         chosen.lane.check_not_poisoned()
         self._ticks.abandon(env)
@@ -114,7 +114,7 @@ class Branches:
         if request.release_others:
             self.release_all(env)
         self._moves.truncate_boundaries(env)
-        return self._moves.moved(env, EventKind.SELECT, env.parent, "flip", started)
+        return self._moves.moved(env, EventKind.SELECT, env.parent, "flip", started, request.rid)
 
     def release_all(self, env: Environment) -> None:
         """End every branch of an environment and free its lanes."""

@@ -27,6 +27,8 @@ class Moves:
     def __init__(self, core: Core, ticks: Ticks) -> None:
         self._core = core
         self._ticks = ticks
+        self._store = core.store
+        self._homes = tuple(home_name(env.env_index) for env in core.environments)
 
     def create(
         self,
@@ -94,8 +96,11 @@ class Moves:
             CapsuleNotFoundError: There is none.
             FingerprintMismatchError: It was taken under another fingerprint.
         """
-        capsule = self._core.store.get(home_name(env.env_index) if key == "home" else key)
-        self._core.fingerprint.require(capsule.fingerprint, capsule.id)
+        if key == HOME:
+            key = self._homes[env.env_index]
+        capsule = self._store.find(key) or self._store.get(key)
+        if capsule.fingerprint is not self._core.fingerprint:
+            self._core.fingerprint.require(capsule.fingerprint, capsule.id)
         return capsule
 
     def find_ready(self, env: Environment, key: str) -> Capsule:
@@ -110,22 +115,30 @@ class Moves:
         self._core.store.require_memory(capsule)
         return capsule
 
-    def move(self, env: Environment, capsule: Capsule) -> str:
-        """Put a capsule's bytes under the environment; by flip where a standby has them."""
-        core = self._core
+    def move(self, env: Environment, capsule: Capsule) -> Lane | None:
+        """Put a capsule's bytes under the environment; by flip where a standby has them.
+
+        Returns:
+            The lane that a flip has left, for :meth:`retire`; None after a copy.
+        """
         self._ticks.abandon(env)
         env.generation += 1
-        standby = core.pool.take_standby(capsule.id)
+        left = None
+        standby = self._core.pool.take_standby(capsule.id)
         if standby is None:
             self.fill(env.lane, capsule)
         else:
-            delay_ns = int(core.config.refill_delay_ms * 1e6)
-            core.pool.retire(env.lane, core.clock_ns() + delay_ns)
-            env.lane = standby
+            left, env.lane = env.lane, standby
         env.position = capsule.position
         env.parent = env.brought_back = capsule.id
         env.last_reset = None
-        return "copy" if standby is None else "flip"
+        return left
+
+    def retire(self, lane: Lane | None) -> None:
+        """Have the lane that a flip has left filled again, when there is time for it."""
+        if lane is not None:
+            core = self._core
+            core.pool.retire(lane, core.clock_ns() + int(core.config.refill_delay_ms * 1e6))
 
     def flush(self, env: Environment) -> None:
         """Empty the queue: what is in it was meant for a moment that has gone."""
@@ -145,13 +158,19 @@ class Moves:
         lane.clear_poison()
 
     def moved(
-        self, env: Environment, kind: EventKind, capsule_id: str, path: str, started_ns: int
+        self,
+        env: Environment,
+        kind: EventKind,
+        capsule_id: str,
+        path: str,
+        started_ns: int,
+        rid: int,
     ) -> protocol.Moved:
         """Announce that the environment moved, and say where it stands."""
         duration_ns = self._core.clock_ns() - started_ns
         self._core.emit(kind, env, capsule_id=capsule_id, duration_ns=duration_ns, detail=path)
         return protocol.Moved(
-            rid=0,
+            rid=rid,
             tick=env.position.tick,
             generation=env.generation,
             path=path,
@@ -213,6 +232,11 @@ class Moves:
         branches = self._core.branches.values()
         sources = [b.source.id for b in branches if b.source is not None]
         return self.is_held(capsule) or capsule.id in sources
+
+
+def path_of(left: Lane | None) -> str:
+    """Say how an environment moved, by what :meth:`Moves.move` returned."""
+    return "copy" if left is None else "flip"
 
 
 def own_home(env: Environment, name: str) -> str:

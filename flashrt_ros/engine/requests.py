@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import msgspec
+from typing import Any
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.branches import Branches
@@ -57,7 +56,6 @@ class Requests:
             protocol.Activate: self._activate,
             protocol.Deactivate: self._deactivate,
             protocol.Snapshot: self._snapshot,
-            protocol.Restore: self._restore,
             protocol.Fork: self._fork,
             protocol.Select: self._select,
             protocol.Rollback: self._rollback,
@@ -71,24 +69,36 @@ class Requests:
             protocol.Reseed: self._reseed,
             protocol.Inspect: self._inspect,
         }
+        self._answering: dict[type, Callable[[Any, Done], None]] = {
+            protocol.Restore: self._restore,
+            protocol.Save: self._save,
+            protocol.Load: self._load,
+        }
 
     def carry_out(self, request: protocol.Request, done: Done) -> None:
         """Carry a request out; ``done`` gets the answer, at once but for files.
+
+        A restore answers before its books are kept; they are when this returns.
 
         Raises:
             FlashrtError: It was refused; nothing changed.
             NotYet: It waits for bytes or room; nothing changed.
         """
-        if isinstance(request, protocol.Save):
-            self._library.save(self._core.environment(request.env_index), request, done)
-        elif isinstance(request, protocol.Load):
-            self._library.load(self._core.environment(request.env_index), request, done)
+        answer = self._answering.get(type(request))
+        if answer is not None:
+            answer(request, done)
         else:
             handler = self._handlers.get(type(request))
             if handler is None:
                 raise UnsupportedError(f"the engine has no verb {type(request).__name__}")
             done(handler(request))
         self._ticks.wake()
+
+    def _save(self, request: protocol.Save, done: Done) -> None:
+        self._library.save(self._core.environment(request.env_index), request, done)
+
+    def _load(self, request: protocol.Load, done: Done) -> None:
+        self._library.load(self._core.environment(request.env_index), request, done)
 
     def _activate(self, request: protocol.Activate) -> protocol.Moved:
         env = self._core.environment(request.env_index)
@@ -114,24 +124,20 @@ class Requests:
         capsule = self._verbs.snapshot(self._core.environment(request.env_index), request)
         return protocol.CapsuleReply(request.rid, capsule_info(capsule), 0)
 
-    def _restore(self, request: protocol.Restore) -> protocol.Moved:
-        env = self._core.environment(request.env_index)
-        return _with_rid(self._verbs.restore(env, request), request.rid)
+    def _restore(self, request: protocol.Restore, done: Done) -> None:
+        self._verbs.restore(self._core.environment(request.env_index), request, done)
 
     def _fork(self, request: protocol.Fork) -> protocol.Forked:
         return self._branches.fork(self._core.environment(request.env_index), request)
 
     def _select(self, request: protocol.Select) -> protocol.Moved:
-        env = self._core.environment(request.env_index)
-        return _with_rid(self._branches.select(env, request), request.rid)
+        return self._branches.select(self._core.environment(request.env_index), request)
 
     def _rollback(self, request: protocol.Rollback) -> protocol.Moved:
-        env = self._core.environment(request.env_index)
-        return _with_rid(self._verbs.rollback(env, request), request.rid)
+        return self._verbs.rollback(self._core.environment(request.env_index), request)
 
     def _resume(self, request: protocol.Resume) -> protocol.Moved:
-        env = self._core.environment(request.env_index)
-        return _with_rid(self._verbs.resume(env, request), request.rid)
+        return self._verbs.resume(self._core.environment(request.env_index), request)
 
     def _drop(self, request: protocol.Drop) -> protocol.Ack:
         self._verbs.drop(self._core.environment(request.env_index), request.capsule)
@@ -180,7 +186,3 @@ class Requests:
             raise UnsupportedError(
                 f"'{verb}' is a test hook", fix="start the engine with test_hooks set"
             )
-
-
-def _with_rid(moved: protocol.Moved, rid: int) -> protocol.Moved:
-    return msgspec.structs.replace(moved, rid=rid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -63,6 +64,7 @@ class Session:
         self._on_stop = on_stop
         self._is_welcome = False
         self._rid = 0
+        self._is_answered = False
         self._rings: dict[int, WriterRing] = {}
         self._steps: dict[int, Any] = {}
         self._verbs: dict[int, Any] = {}
@@ -89,8 +91,11 @@ class Session:
 
         Raises:
             DeviceLostError: Nothing can be served any more.
+            Exception: What the engine raised after it had answered a verb. Its state can't
+                be relied on then.
         """
         self._rid = 0
+        self._is_answered = False
         try:
             data = self.connection.receive()
             if data is None:
@@ -103,21 +108,28 @@ class Session:
             reply = handler(request)
             if reply is not None:
                 self._reply(self._rid, reply)
-        except DeviceLostError as error:
-            self.connection.fail(self._rid, error)
-            raise
-        except _FATAL as error:
-            self.connection.fail(self._rid, error)
-            self.connection.condemn(str(error))
-        except FlashrtError as error:
-            self.connection.fail(self._rid, error)
         except Exception as error:
+            if isinstance(error, DeviceLostError):
+                self.connection.fail(0 if self._is_answered else self._rid, error)
+                raise
+            if self._is_answered:
+                # What an engine does once it has answered is not this client's message.
+                raise
+            self._refuse(error)
+        return True
+
+    def _refuse(self, error: Exception) -> None:
+        """Say why a message was not carried out; end the connection where it can't go on."""
+        if not isinstance(error, FlashrtError):
             # One client's message must not end the loop for the others.
-            logger.exception("a message of %s failed", self.connection)
+            logger.error("a message of %s failed", self.connection, exc_info=error)
             failure = FlashrtError(f"the engine failed on this request: {error!r}")
             self.connection.fail(self._rid, failure)
             self.connection.condemn("sent a message that failed unexpectedly")
-        return True
+            return
+        self.connection.fail(self._rid, error)
+        if isinstance(error, _FATAL):
+            self.connection.condemn(str(error))
 
     def close(self) -> None:
         """End what the client held: steps are forgotten, loans come back. Idempotent."""
@@ -240,22 +252,27 @@ class Session:
 
     def _verb(self, request: Any) -> None:
         """Carry out what may wait for bytes; others are served meanwhile."""
-        self._check_new(request.rid)
+        rid = request.rid
+        if self._steps or self._verbs:
+            self._check_new(rid)
+        self._verbs[rid] = None
+        try:
+            wait = self._engine.begin(request, partial(self._answer, rid))
+        except BaseException:
+            self._verbs.pop(rid, None)
+            raise
+        if rid in self._verbs:
+            self._verbs[rid] = wait
 
-        def done(answer: protocol.Reply | FlashrtError) -> None:
-            self._verbs.pop(request.rid, None)
-            is_answered.append(True)
-            if self._is_closed:
-                return
+    def _answer(self, rid: int, answer: protocol.Reply | FlashrtError) -> None:
+        """Send a verb's answer; what the engine does for it after that is its own."""
+        self._verbs.pop(rid, None)
+        if not self._is_closed:
             if isinstance(answer, FlashrtError):
-                self.connection.fail(request.rid, answer)
+                self.connection.fail(rid, answer)
             else:
-                self._reply(request.rid, answer)
-
-        is_answered: list[bool] = []
-        wait = self._engine.begin(request, done)
-        if not is_answered:
-            self._verbs[request.rid] = wait
+                self._reply(rid, answer)
+        self._is_answered = self._is_answered or rid == self._rid
 
     def _check_new(self, rid: int) -> None:
         if rid in self._steps or rid in self._verbs:

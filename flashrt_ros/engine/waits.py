@@ -13,10 +13,17 @@ from flashrt_ros.errors import AbandonedError, BusyError, DeviceLostError, Flash
 Answer = protocol.Reply | FlashrtError
 
 Done = Callable[[Answer], None]
-"""Takes the answer to a verb, once."""
+"""Takes the answer to a verb, once; it must not ask the engine for anything.
+
+A verb may answer before its books are kept.
+"""
 
 CarryOut = Callable[[protocol.Request, Done], None]
-"""Carries a verb out and answers it now or later; or raises, with nothing changed."""
+"""Carries a verb out and answers it now or later; or raises, with nothing changed.
+
+What it still does once it has answered can't be refused: no ``FlashrtError`` comes of it
+but ``DeviceLostError``.
+"""
 
 _BOUND = (
     protocol.Snapshot,
@@ -76,11 +83,13 @@ class Waits:
         Raises:
             FlashrtError: The verb was refused; nothing changed.
         """
-        wait = Wait(request, done, "")
         try:
-            self._try(wait)
+            if not self._waits:  # nobody can be overtaken
+                self._carry_out(request, done)
+            else:
+                self._try(request, done)
         except NotYet as not_yet:
-            wait.capsule_id = not_yet.capsule_id
+            wait = Wait(request, done, not_yet.capsule_id)
             self._waits.append(wait)
             return wait
         return None
@@ -143,10 +152,10 @@ class Waits:
             raise answers[0]
         return answers[0]
 
-    def _try(self, wait: Wait) -> None:
-        env_index: int = getattr(wait.request, "env_index", -1)
+    def _try(self, request: protocol.Request, done: Done, wait: Wait | None = None) -> None:
+        env_index: int = getattr(request, "env_index", -1)
         before = self._generation(env_index)
-        self._carry_out(wait.request, wait.done)
+        self._carry_out(request, done)
         if self._generation(env_index) != before:
             self.overtake(env_index, wait)
 
@@ -160,7 +169,7 @@ class Waits:
                 wait.done(failures[wait.capsule_id])
                 continue
             try:
-                self._try(wait)
+                self._try(wait.request, wait.done, wait)
             except NotYet as again:
                 wait.capsule_id = again.capsule_id
                 continue

@@ -16,6 +16,9 @@ from flashrt_ros.errors import ProtocolError
 _FD_BYTES = array.array("i").itemsize
 _CREDENTIALS = struct.Struct("iII")
 _MAX_GROUPS = 65536
+# Plain numbers: an operator of the enumeration is six calls, and every message asks.
+_CUT_OFF = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,14 @@ def receive(
         ProtocolError: The message or its descriptors did not fit. Nothing is leaked.
     """
     room = socket.CMSG_SPACE(max_fds * _FD_BYTES) if max_fds else 0
-    length, extras, flags, _ = sock.recvmsg_into([buffer], room, socket.MSG_CMSG_CLOEXEC)
+    length, extras, flags, _ = sock.recvmsg_into([buffer], room, _CLOSE_ON_EXEC)
+    if not extras and not flags & _CUT_OFF:
+        return memoryview(buffer)[:length], []
     fds = array.array("i")
     for level, kind, data in extras:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
-    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    if flags & _CUT_OFF:
         for fd in fds:
             os.close(fd)
         raise ProtocolError(

@@ -270,7 +270,7 @@ class LanePool:
         if self._home is None or token != self._token:
             return None
         for standby in self._standbys:
-            if self._is_whole(standby):
+            if standby.num_copied == self._capsule_bytes:
                 self._standbys.remove(standby)
                 self._used.add(standby.lane)
                 return standby.lane

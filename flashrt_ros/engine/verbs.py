@@ -290,7 +290,7 @@ class Verbs:
                 now_ns=started,
             )
             # a goal that was on its way when this one was given must not replace it
-            core.latches.set_goal_bound(env, commit.stamp_ns)
+            core.latches.set_goal_bound(env, {ring.channel.spec.name: commit.stamp_ns})
         env.parent = capsule.id
         env.generation += 1
         self._moves.flush(env)

@@ -27,7 +27,7 @@ class CopyJob:
         target: Where it goes.
         tier: Of the target.
         num_copied: Bytes submitted so far.
-        fence: Marks the last of them; None before the first.
+        fence: Marks the last of them, the only ones under way; None before the first.
     """
 
     capsule: Capsule
@@ -38,7 +38,13 @@ class CopyJob:
     fence: Fence | None = None
 
     def advance(self, max_bytes: int, copy: Copy) -> bool:
-        """Submit one slice; True once all have ended. A dropped capsule's copy ends early."""
+        """Submit a slice once the one before has ended; True once all have.
+
+        What else is asked of the device waits for one slice at most. A dropped capsule's copy
+        ends early.
+        """
+        if self.fence is not None and not self.fence.is_done:
+            return False
         left = 0 if self.capsule.residence.is_gone else self.capsule.num_bytes - self.num_copied
         if left:
             count, start = min(max_bytes, left), self.num_copied

@@ -14,7 +14,13 @@ from flashrt_ros.runtime.batch import lane_views
 from flashrt_ros.runtime.cuda_compare import LaneBytes, Saved, check_recorded, check_replayed
 from flashrt_ros.runtime.cuda_driver import Attribute, driver
 from flashrt_ros.runtime.cuda_graph import Captured, CudaGraph, Recipe, capture_graph, open_pool
-from flashrt_ros.runtime.cuda_memory import CudaArena, CudaBlock, HostBlock, view_bytes
+from flashrt_ros.runtime.cuda_memory import (
+    CudaArena,
+    CudaBlock,
+    HostBlock,
+    exhaustion_told,
+    view_bytes,
+)
 from flashrt_ros.runtime.cuda_staging import Staging
 from flashrt_ros.runtime.cuda_streams import Stream, Streams
 from flashrt_ros.runtime.rehearsal import Rehearsal, check_sealed, definition_of
@@ -45,6 +51,9 @@ class CudaBackend(Backend):
     def __init__(self, index: int = 0, *, is_integrated: bool | None = None) -> None:
         _check_device(index)
         torch.cuda.set_device(index)
+        # That may only note the index. Calls of the driver need the context to be current in
+        # this thread, which a first call that needs it makes so.
+        torch.cuda.mem_get_info(index)
         self._device = torch.device("cuda", index)
         self._driver = driver()
         _check_driver(self._driver.version())
@@ -62,7 +71,8 @@ class CudaBackend(Backend):
             self._staging = Staging(self._driver, self._streams, self._device)
             # One pool for each stream: graphs of one stream never overlap, so they may share.
             self._pools = {
-                stream: open_pool(stream) for stream in (self._streams.plan, self._streams.state)
+                stream: open_pool(stream, self._driver)
+                for stream in (self._streams.plan, self._streams.state)
             }
             undo.pop_all()
         self._rehearsal = Rehearsal()
@@ -170,7 +180,11 @@ class CudaBackend(Backend):
         views = lane_views(arena, lane, num_rows)
         lane_bytes = LaneBytes(arena, range(lane, lane + (num_rows or 1)))
         self.synchronize()
-        with torch.inference_mode(False), torch.no_grad():
+        with (
+            exhaustion_told(f"the capture of {key}", self._device),
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):
             with self._setup():
                 before = lane_bytes.save()
             try:
@@ -257,9 +271,10 @@ class CudaBackend(Backend):
 
         Raises:
             DeviceLostError: One of them found that the device's context is gone.
+            DeviceMemoryError: One of them found no memory.
         """
         stream = self._streams.before_state()
-        with torch.cuda.stream(stream.torch):
+        with exhaustion_told("what is run", self._device), torch.cuda.stream(stream.torch):
             try:
                 yield
             except BaseException:

@@ -20,17 +20,20 @@ NOT_READY = 600
 _LOST = {
     # The context is gone after these: every later call fails with the same error.
     214: "an uncorrectable memory error",
+    220: "an uncorrectable NVLink error",
+    226: "an error that the device contained, at the price of the process",
     700: "a kernel read or wrote an address that is not mapped",
     702: "a kernel ran into the time limit",
+    709: "its context destroyed",
     710: "a kernel's assertion failed (an index out of range, usually)",
-    713: "a launch of incompatible contexts",
     714: "a hardware stack error",
     715: "an illegal instruction",
     716: "a misaligned address",
     717: "an invalid address space",
     718: "an invalid program counter",
     719: "a kernel failed",
-    721: "an NVLink error",
+    721: "tensor memory that a kernel did not give back",
+    911: "an error of another device",
     999: "an unknown error",
 }
 
@@ -41,7 +44,6 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuDriverGetVersion": (_P,),
     "cuDeviceGetAttribute": (_P, _I, _I),
     "cuMemHostRegister_v2": (_P, _SIZE, _U),
-    "cuMemHostUnregister": (_P,),
     "cuMemHostGetDevicePointer_v2": (_P, _P, _U),
     "cuMemcpyAsync": (_ADDRESS, _ADDRESS, _SIZE, _P),
     "cuMemsetD8Async": (_ADDRESS, ctypes.c_ubyte, _SIZE, _P),
@@ -58,16 +60,18 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuGraphInstantiateWithFlags": (_P, _P, ctypes.c_ulonglong),
     "cuGraphUpload": (_P, _P),
     "cuGraphLaunch": (_P, _P),
-    "cuGraphExecDestroy": (_P,),
     "cuGetErrorName": (_I, _P),
     "cuGetErrorString": (_I, _P),
 }
 _WAITING: dict[str, tuple[object, ...]] = {
+    "cuMemHostUnregister": (_P,),
+    "cuGraphExecDestroy": (_P,),
     "cuEventSynchronize": (_P,),
     "cuStreamSynchronize": (_P,),
 }
 
 _EVENT_DISABLE_TIMING = 2
+_CAPTURE_NONE = 0
 _CAPTURE_INVALIDATED = 2
 _CAPTURE_THREAD_LOCAL = 1
 _REGISTER_PORTABLE_MAPPED = 3
@@ -195,19 +199,24 @@ class Driver:
 
     def is_capture_broken(self, stream: int) -> bool:
         """Tell whether a stream is under a capture that can't be ended well any more."""
-        status = ctypes.c_int()
-        self._call("cuStreamIsCapturing", stream, ctypes.byref(status))
-        return status.value == _CAPTURE_INVALIDATED
+        return self._capture_status(stream) == _CAPTURE_INVALIDATED
+
+    def end_capture(self, stream: int) -> None:
+        """End a stream's capture, broken or not, and forget it; nothing without one."""
+        if self._capture_status(stream) == _CAPTURE_NONE:
+            return
+        graph = ctypes.c_void_p()
+        # Of a broken one the driver says so here, and ends it even so.
+        self._calls["cuStreamEndCapture"](stream, ctypes.byref(graph))
+        if graph.value:
+            self._call("cuGraphDestroy", graph)
 
     def restart_capture(self, stream: int) -> None:
         """End a stream's capture, broken or not, and begin one that holds nothing.
 
         For who can only end a capture that is whole.
         """
-        graph = ctypes.c_void_p()
-        self._calls["cuStreamEndCapture"](stream, ctypes.byref(graph))
-        if graph.value:
-            self._call("cuGraphDestroy", graph)
+        self.end_capture(stream)
         self._call("cuStreamBeginCapture_v2", stream, _CAPTURE_THREAD_LOCAL)
 
     # graphs ----------------------------------------------------------------------------------
@@ -222,8 +231,13 @@ class Driver:
         """Make a graph ready to launch, its nodes already on the device."""
         executable = ctypes.c_void_p()
         self._call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
-        self._call("cuGraphUpload", executable, stream)
-        return int(executable.value or 0)
+        handle = int(executable.value or 0)
+        try:
+            self._call("cuGraphUpload", handle, stream)
+        except BackendError:
+            self.destroy_graph(handle)
+            raise
+        return handle
 
     def launch(self, executable: int, stream: int) -> None:
         """Submit a graph."""
@@ -234,6 +248,11 @@ class Driver:
         self._call("cuGraphExecDestroy", executable)
 
     # inside ----------------------------------------------------------------------------------
+
+    def _capture_status(self, stream: int) -> int:
+        status = ctypes.c_int()
+        self._call("cuStreamIsCapturing", stream, ctypes.byref(status))
+        return status.value
 
     def _call(self, name: str, *arguments: object) -> None:
         self._check(self._calls[name](*arguments), name)

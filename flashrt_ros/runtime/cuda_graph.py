@@ -200,30 +200,44 @@ def capture_graph(
         graph = _capture(recipe, lane, driver, stream, pool)
     except Exception as error:
         raise _refusal(recipe, lane, driver, stream, pool, error) from error
-    handle = int(graph.raw_cuda_graph())
     try:
+        handle = int(graph.raw_cuda_graph())
         _check_nothing_kept(recipe, pool)
+        num_nodes = driver.num_nodes(handle)
         executable = driver.instantiate(handle, stream.handle)
     except BaseException:
         graph.reset()
         raise
-    return Captured(graph, executable, driver.num_nodes(handle), pool, stream.torch.device, driver)
+    return Captured(graph, executable, num_nodes, pool, stream.torch.device, driver)
 
 
-def open_pool(stream: Stream) -> tuple[PoolHandle, torch.cuda.CUDAGraph]:
+def open_pool(stream: Stream, driver: Driver) -> tuple[PoolHandle, torch.cuda.CUDAGraph]:
     """Make a pool for the graphs of one stream.
 
     Returns:
         Its handle, and a graph that does next to nothing; keep it as long as the pool: torch
         can't use a pool again once its last graph is gone.
+
+    Raises:
+        BackendError: Its capture was broken, by a thread that waits for the whole device.
     """
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.stream(stream.torch), _no_collection():
         mark = torch.zeros(1, device=stream.torch.device)
         stream.torch.synchronize()
-        graph.capture_begin(capture_error_mode="thread_local")
-        mark.zero_()
-        graph.capture_end()
+        try:
+            graph.capture_begin(capture_error_mode="thread_local")
+            mark.zero_()
+            graph.capture_end()
+        except BaseException as error:
+            _leave(graph, driver, stream)
+            if not isinstance(error, RuntimeError):
+                raise
+            raise BackendError(
+                f"no pool for graphs can be opened on {stream.torch.device}",
+                found=str(error).partition("\n")[0],
+                fix="let no thread wait for the whole device meanwhile (torch.cuda.synchronize)",
+            ) from error
     first, second = graph.pool()
     return (int(first), int(second)), graph
 
@@ -254,12 +268,15 @@ def _leave(graph: torch.cuda.CUDAGraph, driver: Driver, stream: Stream) -> None:
 
     torch gives up at a capture that the driver calls broken, before it tells its
     allocators, which would go on serving the pool and refuse the next capture. So it is
-    given one that is whole, and empty.
+    given one that is whole, and empty. Where torch had not come as far as a capture, it does
+    not take that one either: whatever is under way on the stream then is ended here.
     """
     with suppress(RuntimeError, BackendError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is empty
         driver.restart_capture(stream.handle)
         graph.capture_end()
+    with suppress(BackendError):
+        driver.end_capture(stream.handle)
     with suppress(RuntimeError):
         graph.reset()
 

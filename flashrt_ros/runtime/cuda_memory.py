@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
-from flashrt_ros.errors import BackendError, DeviceMemoryError, SpecError
+from flashrt_ros.errors import BackendError, CaptureError, DeviceMemoryError, SpecError
 from flashrt_ros.runtime.arena import DTYPES, Arena, Block
 from flashrt_ros.runtime.spec import (
     PAGE_BYTES,
@@ -49,24 +50,44 @@ def view_bytes(
     return torch.as_tensor(_Memory(address, num_bytes, keep), device=device)
 
 
+@contextmanager
+def exhaustion_told(what: str, device: torch.device, wanted: str = "") -> Iterator[None]:
+    """Say with figures that the device's memory was exhausted in the block.
+
+    Args:
+        what: What did not fit.
+        device: Whose memory.
+        wanted: How much that is; what torch says if empty.
+
+    Raises:
+        DeviceMemoryError: It was.
+    """
+    try:
+        yield
+    except (torch.OutOfMemoryError, CaptureError) as error:
+        cause = error.__cause__ if isinstance(error, CaptureError) else error
+        if not isinstance(cause, torch.OutOfMemoryError):
+            raise
+        # What torch keeps for another time is free as well.
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(device)
+        raise DeviceMemoryError(
+            f"{what} does not fit the memory of {device}",
+            expected=wanted or str(cause).partition("\n")[0],
+            found=f"{free} of {total} bytes free",
+            fix=_FIX,
+        ) from error
+
+
 def allocate(num_bytes: int, device: torch.device, what: str) -> torch.Tensor:
     """Allocate ``uint8[num_bytes]`` on the device, zeroed.
 
     Raises:
         DeviceMemoryError: There is no such memory; nothing stays allocated.
     """
-    try:
+    with exhaustion_told(what, device, f"{num_bytes} bytes"):
         # The allocator splits and caches: a block that is given back can be had again.
         tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info(device)
-        raise DeviceMemoryError(
-            f"{what} does not fit the memory of {device}",
-            expected=f"{num_bytes} bytes",
-            found=f"{free} of {total} bytes free",
-            fix=_FIX,
-        ) from error
     tensor.zero_()
     torch.cuda.current_stream(device).synchronize()
     return tensor

@@ -1,0 +1,231 @@
+"""What is made of the driver's answers, over a driver that answers as it is told."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from flashrt_ros.errors import BackendError, CaptureError, DeviceLostError, DeviceMemoryError
+from flashrt_ros.runtime import cuda_graph, cuda_memory
+from flashrt_ros.runtime.cuda_driver import Driver
+
+ACTIVE, INVALIDATED = 1, 2
+CANT = 401  # some refusal that leaves the context as it is
+STREAM = 5
+
+
+class Library:
+    """Stands for ``libcuda``: knows which streams are under a capture, and refuses when told to.
+
+    Attributes:
+        captures: Status of each stream's capture.
+        refusals: What a call answers instead of doing anything.
+        calls: Names, in order.
+        executables: Made and not destroyed.
+    """
+
+    def __init__(self) -> None:
+        self.captures: dict[int, int] = {}
+        self.refusals: dict[str, int] = {}
+        self.calls: list[str] = []
+        self.executables: set[int] = set()
+        self.num_graphs = 0
+
+    def bind(self, name: str) -> Callable[..., int]:
+        def call(*arguments: Any) -> int:
+            self.calls.append(name)
+            refusal = self.refusals.get(name)
+            if refusal is not None:
+                return refusal
+            return int(getattr(self, name, lambda *_: 0)(*arguments) or 0)
+
+        return call
+
+    def cuStreamIsCapturing(self, stream: int, status: Any) -> None:  # noqa: N802
+        status._obj.value = self.captures.get(stream, 0)
+
+    def cuStreamBeginCapture_v2(self, stream: int, mode: int) -> int:  # noqa: N802
+        if stream in self.captures:
+            return CANT
+        self.captures[stream] = ACTIVE
+        return 0
+
+    def cuStreamEndCapture(self, stream: int, graph: Any) -> int:  # noqa: N802
+        status = self.captures.pop(stream, 0)
+        if status != ACTIVE:
+            return 901
+        self.num_graphs += 1
+        graph._obj.value = 77
+        return 0
+
+    def cuGraphDestroy(self, graph: Any) -> None:  # noqa: N802
+        self.num_graphs -= 1
+
+    def cuGraphInstantiateWithFlags(self, executable: Any, graph: int, flags: int) -> None:  # noqa: N802
+        executable._obj.value = 99
+        self.executables.add(99)
+
+    def cuGraphExecDestroy(self, executable: int) -> None:  # noqa: N802
+        self.executables.remove(executable)
+
+
+class ToldDriver(Driver):
+    """The driver over a library in Python."""
+
+    def __init__(self, library: Library) -> None:
+        names = (*_names("_SIGNATURES"), *_names("_WAITING"))
+        self._calls = {name: library.bind(name) for name in names}
+        self._error_name = self._error_text = _say
+
+
+def _names(table: str) -> tuple[str, ...]:
+    from flashrt_ros.runtime import cuda_driver
+
+    return tuple(getattr(cuda_driver, table))
+
+
+def _say(status: int, text: Any) -> int:
+    ctypes.cast(text, ctypes.POINTER(ctypes.c_char_p))[0] = b"SAID"
+    return 0
+
+
+@pytest.fixture
+def library() -> Library:
+    return Library()
+
+
+@pytest.fixture
+def driver(library: Library) -> Driver:
+    return ToldDriver(library)
+
+
+# what an answer means ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [214, 220, 226, 700, 702, 709, 710, 714, 719, 721, 911, 999])
+def test_after_these_the_context_is_gone(driver: Driver, library: Library, status: int) -> None:
+    library.refusals["cuStreamSynchronize"] = status
+    with pytest.raises(DeviceLostError, match=f"SAID \\({status}\\)"):
+        driver.synchronize(STREAM)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param(712, id="registered already"),
+        pytest.param(713, id="not registered"),
+        pytest.param(900, id="not while a stream captures"),
+        pytest.param(2, id="out of memory"),
+    ],
+)
+def test_after_these_the_device_goes_on(driver: Driver, library: Library, status: int) -> None:
+    library.refusals["cuMemHostUnregister"] = status
+    with pytest.raises(BackendError) as caught:
+        driver.unregister(4096)
+    assert not isinstance(caught.value, DeviceLostError)
+
+
+def test_an_executable_that_can_not_be_uploaded_is_destroyed(
+    driver: Driver, library: Library
+) -> None:
+    assert driver.instantiate(1, STREAM) in library.executables  # the control
+    library.executables.clear()
+    library.refusals["cuGraphUpload"] = CANT
+    with pytest.raises(BackendError):
+        driver.instantiate(1, STREAM)
+    assert not library.executables
+
+
+# captures that fail --------------------------------------------------------------------------
+
+
+class TorchGraph:
+    """Ends the captures that it began, as torch does."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.has_begun = False
+        self.is_reset = False
+
+    def begin(self) -> None:
+        self.has_begun = True
+        self.library.captures[STREAM] = ACTIVE
+
+    def capture_end(self) -> None:
+        if not self.has_begun:
+            raise RuntimeError("Capture must end on the same stream it began on.")
+        if self.library.captures.pop(STREAM, 0) != ACTIVE:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def reset(self) -> None:
+        self.is_reset = True
+
+
+class TorchStream:
+    handle = STREAM
+
+
+@pytest.mark.parametrize("status", [0, ACTIVE, INVALIDATED])
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_no_stream_stays_under_a_capture_that_failed(
+    driver: Driver, library: Library, status: int, has_begun: bool
+) -> None:
+    graph: Any = TorchGraph(library)
+    stream: Any = TorchStream()
+    if has_begun:
+        graph.begin()
+    if status:
+        library.captures[STREAM] = status
+    else:
+        library.captures.clear()
+    cuda_graph._leave(graph, driver, stream)
+    assert not library.captures
+    assert not library.num_graphs
+    assert graph.is_reset
+    driver.restart_capture(STREAM)  # the stream takes the next one
+    assert library.captures == {STREAM: ACTIVE}
+
+
+# memory that is exhausted --------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 100))
+    return torch.device("cuda", 0)
+
+
+def exhausted() -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
+
+
+def test_memory_that_torch_does_not_find_is_told_with_figures(full_device: torch.device) -> None:
+    with (
+        pytest.raises(DeviceMemoryError, match="10 of 100 bytes free") as caught,
+        cuda_memory.exhaustion_told("the model", full_device),
+    ):
+        raise exhausted()
+    assert "the model does not fit" in str(caught.value)
+    assert "Tried to allocate 2.00 GiB" in str(caught.value)
+    assert "more" not in str(caught.value)
+
+
+def test_a_program_that_finds_no_memory_is_told_as_that(full_device: torch.device) -> None:
+    with (
+        pytest.raises(DeviceMemoryError),
+        cuda_memory.exhaustion_told("the capture of a program", full_device),
+    ):
+        raise CaptureError("it raised OutOfMemoryError") from exhausted()
+
+
+def test_other_refusals_stay_what_they_are(full_device: torch.device) -> None:
+    with (
+        pytest.raises(CaptureError, match="its own"),
+        cuda_memory.exhaustion_told("the capture of a program", full_device),
+    ):
+        raise CaptureError("its own") from ValueError("something else")

@@ -28,7 +28,7 @@ from flashrt_ros.nodes.parameters import Settings
 from flashrt_ros.nodes.reports import GOAL_QOS
 from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.session import SessionNode
-from flashrt_ros.nodes.subgoals import SubgoalSequence, SubgoalThread
+from flashrt_ros.nodes.subgoals import SubgoalSequence, SubgoalThread, detail_fields
 from flashrt_ros.srv import Interrupt
 
 
@@ -42,13 +42,19 @@ class HostedModel:
         node: Owner.
         on_subgoal: Makes a goal of a subgoal, in the channel's frame, in a thread of the
             model's own.
+        on_refusal: Told that an instruction can't be followed, in another thread of its own.
     """
 
     def __init__(
-        self, node: SessionNode, *, on_subgoal: Callable[[tuple[float, ...]], None]
+        self,
+        node: SessionNode,
+        *,
+        on_subgoal: Callable[[tuple[float, ...]], None],
+        on_refusal: Callable[[FlashrtError], None],
     ) -> None:
         self._node = node
         self._on_subgoal = on_subgoal
+        self._on_refusal = on_refusal
         self._link = Link("model", node.fault)
         self._fence = Fence()
         self._reader: OutputReader | None = None
@@ -170,6 +176,9 @@ class HostedModel:
         self._node.reports.event(event)
         if self._thread is not None:
             self._thread.note(event)
+        refusal = read_refusal(event)
+        if refusal is not None:
+            self._on_refusal(refusal)
 
     # interfaces ------------------------------------------------------------------------------
 
@@ -231,6 +240,21 @@ class HostedModel:
         response.engine_epoch = self._fence.epoch
         response.generation = reply.generation
         response.tick = reply.tick
+
+
+def read_refusal(event: protocol.Event) -> UnsupportedError | None:
+    """Return what a turn says that made a plan without a subgoal; None for other events."""
+    word, _, rest = event.detail.partition(" ")
+    if event.kind != protocol.EventKind.TURN or word != "done":
+        return None
+    fields = detail_fields(rest)
+    if fields["subgoals"] != "0":
+        return None
+    return UnsupportedError(
+        "the instruction can't be followed",
+        expected="words, and a scene where they need one, that the planner's model was made for",
+        found=f"a plan without a subgoal, turn {fields['turn']}",
+    )
 
 
 def check_subgoals(model: protocol.ModelInfo, channel: protocol.ChannelInfo) -> None:

@@ -59,7 +59,11 @@ class PlannerNode(SessionNode):
         self._channel: protocol.ChannelInfo | None = None
         self._joint_names: tuple[str, ...] = ()
         self._outputs: OutputReader | None = None
-        self._model = HostedModel(self, on_subgoal=self._take_subgoal)
+        self._model = HostedModel(
+            self,
+            on_subgoal=self._take_subgoal,
+            on_refusal=lambda error: self._refuse("instruction", None, error),
+        )
         self._named_goals: dict[str, tuple[float, ...]] = {}
         self._is_active = False
         self._lock = threading.Lock()

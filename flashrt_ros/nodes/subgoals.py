@@ -31,10 +31,12 @@ class _Plan:
 
     Attributes:
         waiting: In order.
+        has_begun: Whether a subgoal has come.
         is_whole: Whether the turn has ended, so that no more come.
     """
 
     waiting: list[tuple[float, ...]] = field(default_factory=list)
+    has_begun: bool = False
     is_whole: bool = False
 
 
@@ -42,9 +44,10 @@ class SubgoalSequence:
     """Which subgoal is next, by what a planner engine tells of its turns.
 
     The first subgoal of a plan is due at once. The next one is due once the robot has
-    reached the one before, or once that has been the goal for the dwell time. A turn that
-    begins leaves the plans of turns that ended behind; one that was interrupted keeps what
-    it has for its resumption. Not safe by itself from several threads.
+    reached the one before, or once that has been the goal for the dwell time. With its first
+    subgoal a turn leaves the plans of turns that ended behind: one that has none, because the
+    instruction can't be followed, changes nothing. A turn that was interrupted keeps what it
+    has for its resumption. Not safe by itself from several threads.
 
     Args:
         dwell_ns: Longest time that a subgoal is the goal while another one waits.
@@ -73,7 +76,11 @@ class SubgoalSequence:
         elif event.kind == EventKind.SUBGOAL:
             turn = int(fields["turn"])
             values = tuple(float(value) for value in fields["values"].split())
-            self._plans.setdefault(turn, _Plan()).waiting.append(values)
+            plan = self._plans.setdefault(turn, _Plan())
+            plan.waiting.append(values)
+            if not plan.has_begun:
+                plan.has_begun = True
+                self._follow(turn)
         elif event.kind == EventKind.TURN:
             self._note_turn(event.detail.partition(" ")[0], int(fields["turn"]))
 
@@ -98,18 +105,21 @@ class SubgoalSequence:
         return self._goal
 
     def _note_turn(self, word: str, turn: int) -> None:
-        if word in ("begun", "resumed"):
-            for number in [n for n, plan in self._plans.items() if plan.is_whole and n != turn]:
-                del self._plans[number]
-            self._plans.setdefault(turn, _Plan())
-            self._current = turn
-            self._goal = None  # its first subgoal waits for nothing
+        if word == "resumed" and turn in self._plans:
+            self._follow(turn)
         elif word == "done" and turn in self._plans:
             self._plans[turn].is_whole = True
         elif word in _LEAVES:
             self._plans.pop(turn, None)
         if word in (*_LEAVES, "interrupted") and turn == self._current:
             self._current = None
+
+    def _follow(self, turn: int) -> None:
+        """Put a turn's plan in force; its next subgoal waits for nothing."""
+        for number in [n for n, plan in self._plans.items() if plan.is_whole and n != turn]:
+            del self._plans[number]
+        self._current = turn
+        self._goal = None
 
     def _is_due(self, now_ns: int, position: Sequence[float] | None) -> bool:
         goal = self._goal

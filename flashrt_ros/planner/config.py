@@ -62,6 +62,8 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         subgoal_high: Largest coordinate of a subgoal, m.
         subgoal_decimals: Decimals of a coordinate.
         subgoal_frame: Frame of the coordinates.
+        may_refuse: Whether a plan may have no subgoal, which says that the instruction can't
+            be followed; the packaged model was trained to.
         rollback_depth: Turns kept per environment, newest first.
         interrupt_depth: Unfinished turns an environment may stack up.
         capsule_quota_bytes: Memory beside the lanes that callers' capsules may take, bytes.
@@ -97,6 +99,7 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     subgoal_high: float = 0.512
     subgoal_decimals: int = 3
     subgoal_frame: str = "table"
+    may_refuse: bool = True
     rollback_depth: int = 4
     interrupt_depth: int = 4
     capsule_quota_bytes: int = 256 * 1024 * 1024
@@ -130,7 +133,10 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def grammar(self) -> PlanGrammar:
         """Return what a plan may be."""
         return PlanGrammar(
-            low=self.subgoal_low, high=self.subgoal_high, decimals=self.subgoal_decimals
+            low=self.subgoal_low,
+            high=self.subgoal_high,
+            decimals=self.subgoal_decimals,
+            may_be_empty=self.may_refuse,
         )
 
     def storage(self) -> EngineConfig:

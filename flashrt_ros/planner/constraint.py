@@ -12,6 +12,7 @@ from flashrt_ros.errors import ConfigError, ParameterRangeError
 from flashrt_ros.planner.grammar import DONE, START, PlanGrammar, automaton
 
 _KEPT_BIASES = 64
+_SUBGOAL = b"go "  # what a plan that has a subgoal begins with
 
 
 class _Branch:
@@ -44,7 +45,8 @@ class PlanConstraint:
         self._vocab_size = len(pieces)
         self._steps = _token_steps(automaton(grammar), pieces)
         self._distances = _distances(self._steps)
-        if START not in self._distances:
+        self._min_tokens = self._shortest_with_subgoal(pieces)
+        if not self._min_tokens:
             raise ConfigError(
                 "the tokenizer can't write a plan",
                 expected=f"tokens for {grammar.write([(grammar.high,) * grammar.num_coordinates])}",
@@ -60,11 +62,13 @@ class PlanConstraint:
 
     @property
     def min_tokens(self) -> int:
-        """Tokens of the shortest plan."""
-        return self._distances[START]
+        """Tokens of the shortest plan that has a subgoal."""
+        return self._min_tokens
 
     def check_budget(self, max_tokens: int) -> None:
-        """Refuse a number of tokens that no plan fits in.
+        """Refuse a number of tokens that no subgoal fits in.
+
+        Too few must not become the plan that says an instruction can't be followed.
 
         Raises:
             ParameterRangeError: It is too small; says what the shortest plan takes.
@@ -75,6 +79,17 @@ class PlanConstraint:
                 expected=f"max_tokens of {self.min_tokens} or more",
                 found=max_tokens,
             )
+
+    def _shortest_with_subgoal(self, pieces: Sequence[bytes]) -> int:
+        """Return its tokens, 0 where there is none."""
+        return min(
+            (
+                1 + self._distances[following]
+                for token, following in self._steps[START].items()
+                if pieces[token].startswith(_SUBGOAL[:1]) and following in self._distances
+            ),
+            default=0,
+        )
 
     def next_state(self, state: int, token: int) -> int | None:
         """Return the state after a token; None if no plan goes on with it."""

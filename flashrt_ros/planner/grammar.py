@@ -2,9 +2,12 @@
 
 ::
 
-    plan    = subgoal { subgoal } "done"
+    plan    = { subgoal } "done"
     subgoal = "go " number { " " number } "; "
     number  = [ "-" ] digits [ "." digits ]     exactly so many decimals, within the range
+
+A plan without a subgoal says that the instruction can't be followed; where that may not be
+said, a plan begins with a subgoal.
 
 The grammar is regular, so that it is an automaton over bytes with a state for each
 beginning of a number: what comes next is known from the state alone.
@@ -40,6 +43,7 @@ class PlanGrammar:
         low: Smallest coordinate, m.
         high: Largest coordinate, m.
         decimals: Of every number.
+        may_be_empty: Whether there is a plan without a subgoal.
 
     Raises:
         ConfigError: No number lies in the range, or too many do.
@@ -49,6 +53,7 @@ class PlanGrammar:
     low: float = -1.0
     high: float = 1.0
     decimals: int = 3
+    may_be_empty: bool = False
 
     def __post_init__(self) -> None:
         if self.num_coordinates < 1 or not 0 <= self.decimals <= 6:
@@ -124,6 +129,8 @@ def automaton(grammar: PlanGrammar) -> list[dict[int, int]]:
     chain(START, "go ", number)
     chain(following, "go ", number)
     chain(following, "done", DONE)
+    if grammar.may_be_empty:
+        chain(START, "done", DONE)
     for place in range(grammar.num_coordinates):
         ends = set()
         for text in numbers:
@@ -180,7 +187,7 @@ class PlanParser:
             found.append(tuple(float(number) for number in match.groups()))
             self._read = match.end()
         rest = self._text[self._read :]
-        if rest == "done" and self._read:
+        if rest == "done" and (self._read or self._grammar.may_be_empty):
             self.is_done = True
         elif ";" in rest[:-1] or (self.is_done and rest != "done"):
             raise self._refusal()

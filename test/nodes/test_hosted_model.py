@@ -40,7 +40,12 @@ PLANNER = Path(__file__).resolve().parents[1] / "planner"
 def start_planner_engine(bench: Bench, name: str = "planner_engine", **config: Any) -> Child:
     bench.environment["PYTHONPATH"] = str(PLANNER)
     file = bench.folder / f"{name.replace('/', '_')}.json"
-    given = {"name": name, "max_tokens": 48, "prefixes": ["persona = You move a pusher."]}
+    given = {
+        "name": name,
+        "max_tokens": 48,
+        "prefixes": ["persona = You move a pusher."],
+        "may_refuse": False,
+    }
     file.write_text(json.dumps({**given, **config}))
     child = bench.start(
         [

@@ -81,6 +81,35 @@ def test_an_interrupted_plan_keeps_its_subgoals_until_it_is_resumed(
     assert sequence.next(2 * DWELL_NS + 1, None) == (0.6, 0.6)
 
 
+def test_a_turn_without_a_subgoal_changes_nothing(sequence: SubgoalSequence) -> None:
+    sequence.note(turn("begun", 1))
+    for values in ((0.1, 0.2), (0.3, 0.4)):
+        sequence.note(subgoal(1, *values))
+    sequence.note(turn("done", 1))
+    assert sequence.next(0, None) == (0.1, 0.2)
+    sequence.note(turn("begun", 2))
+    sequence.note(turn("done", 2))
+    assert sequence.next(DWELL_NS - 1, None) is None
+    assert sequence.next(DWELL_NS, None) == (0.3, 0.4)
+
+
+def test_a_turn_that_was_interrupted_before_its_first_subgoal_takes_over_with_it(
+    sequence: SubgoalSequence,
+) -> None:
+    sequence.note(turn("begun", 1))
+    for values in ((0.1, 0.2), (0.3, 0.4)):
+        sequence.note(subgoal(1, *values))
+    sequence.note(turn("done", 1))
+    assert sequence.next(0, None) == (0.1, 0.2)
+    sequence.note(turn("begun", 2))
+    sequence.note(turn("interrupted", 2))
+    sequence.note(turn("resumed", 2))
+    assert sequence.num_waiting == 1
+    sequence.note(subgoal(2, 0.5, 0.5))
+    assert sequence.next(1, None) == (0.5, 0.5)
+    assert sequence.num_waiting == 0
+
+
 @pytest.mark.parametrize("word", ["abandoned", "forgotten", "failed"])
 def test_a_turn_that_ends_early_takes_its_plan_along(sequence: SubgoalSequence, word: str) -> None:
     sequence.note(turn("begun", 1))

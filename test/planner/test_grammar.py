@@ -44,6 +44,7 @@ def grammars(draw: st.DrawFn) -> PlanGrammar:
         low=low / scale,
         high=high / scale,
         decimals=decimals,
+        may_be_empty=draw(st.booleans()),
     )
 
 
@@ -61,7 +62,7 @@ def test_whatever_is_chosen_is_a_plan_within_the_budget(
     constraint = PlanConstraint(grammar, pieces)
     text = walk(constraint, pieces, choices, constraint.min_tokens + slack)
     subgoals = parse_plan(grammar, text)
-    assert subgoals
+    assert subgoals or grammar.may_be_empty
     for subgoal in subgoals:
         assert len(subgoal) == grammar.num_coordinates
         assert all(grammar.low - 1e-9 <= x <= grammar.high + 1e-9 for x in subgoal)
@@ -146,6 +147,36 @@ def test_the_shortest_plan_is_counted_in_tokens() -> None:
     assert constraint.min_tokens == len(ByteTokenizer().encode("go 0.100 0.100; done"))
     with pytest.raises(ParameterRangeError, match="14 or more"):
         constraint.check_budget(constraint.min_tokens - 1)
+
+
+def test_an_empty_plan_is_only_one_where_it_may_be() -> None:
+    grammar = PlanGrammar(low=0.0, high=0.512, decimals=3, may_be_empty=True)
+    assert parse_plan(grammar, "done") == []
+    assert parse_plan(grammar, "go 0.100 0.200; done") == [(0.1, 0.2)]
+    assert grammar.write([]) == "done"
+    for text in ("", "don", "done; ", "done done"):
+        with pytest.raises(PayloadRangeError, match="no plan"):
+            parse_plan(grammar, text)
+    for may_be_empty in (True, False):
+        grammar = PlanGrammar(low=0.0, high=0.512, decimals=3, may_be_empty=may_be_empty)
+        constraint = PlanConstraint(grammar, PIECES)
+        following = constraint.next_state(START, 128 + ByteTokenizer.MORE.index("done"))
+        assert following == (DONE if may_be_empty else None)
+
+
+def test_too_few_tokens_do_not_become_an_empty_plan() -> None:
+    grammar = PlanGrammar(low=0.0, high=0.512, decimals=3, may_be_empty=True)
+    constraint = PlanConstraint(grammar, PIECES)
+    assert constraint.min_tokens == PlanConstraint(TABLE, PIECES).min_tokens
+    with pytest.raises(ParameterRangeError, match="14 or more"):
+        constraint.check_budget(constraint.min_tokens - 1)
+
+
+def test_a_vocabulary_that_spells_only_the_empty_plan_is_refused() -> None:
+    grammar = PlanGrammar(low=0.0, high=0.512, decimals=3, may_be_empty=True)
+    without = [b"" if piece.startswith(b"g") else piece for piece in PIECES]
+    with pytest.raises(ConfigError, match="can't write a plan"):
+        PlanConstraint(grammar, without)
 
 
 def test_a_vocabulary_that_can_not_spell_a_plan_is_refused() -> None:

@@ -38,6 +38,7 @@ OPTIONS: dict[str, Any] = {
     "max_positions": 640,
     "max_tokens": 48,
     "num_environments": 2,
+    "may_refuse": False,
 }
 
 

@@ -94,6 +94,22 @@ def test_every_plan_parses_and_is_told_in_order(rig: Rig) -> None:
         assert 0 < done.first_token_ns < done.first_subgoal_ns < done.duration_ns
 
 
+def test_a_plan_without_a_subgoal_is_a_turn_like_any_other(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(may_refuse=True)
+    drawn = (rig.instruct("go left", temperature=5.0, seed=seed) for seed in range(100))
+    empty = next(done for done in drawn if not done.subgoals)
+    assert empty.text == "done"
+    assert empty.first_subgoal_ns == 0 < empty.first_token_ns
+    assert f"done turn={empty.turn} subgoals=0" in rig.recorder.details(EventKind.TURN)[-1]
+    assert not any(
+        f"turn={empty.turn} " in detail for detail in rig.recorder.details(EventKind.SUBGOAL)
+    )
+    after = rig.instruct("go right", mode="append")
+    assert rig.capsule(after.capsule_id).parent == empty.capsule_id
+
+
 def test_a_turn_appends_to_the_one_before_and_descends_from_it(rig: Rig) -> None:
     first = rig.instruct("go left")
     second = rig.instruct("and back", mode="append")

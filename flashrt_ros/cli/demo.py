@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flashrt_ros.cli.files import check_picture, check_target
 from flashrt_ros.cli.processes import Processes, ProcessSpec, child_environment
 from flashrt_ros.cli.up import process_specs
 from flashrt_ros.errors import ConfigError
@@ -66,9 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
                 f"the demo needs '{module}', which is not installed",
                 fix=f"pip install 'flashrt_ros[{extra}]'{more}",
             )
-    for file in (arguments.json, arguments.plot):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise ConfigError(f"there is no folder for '{file}'", fix="make it first")
+    if arguments.json is not None:
+        check_target(arguments.json)
+    if arguments.plot is not None:
+        check_picture(arguments.plot)
     configuration = load(arguments.config or default_config_path().with_name(CONFIG_NAME))
     require_hooks(configuration)
     from flashrt_ros.demo.run import Options, run_demo

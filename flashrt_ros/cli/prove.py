@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flashrt_ros.cli.consoles import make_console
+from flashrt_ros.cli.files import check_target
 from flashrt_ros.models.registry import MODELS, create
 from flashrt_ros.proof.prove import prove
 from flashrt_ros.proof.report import QUESTIONS, CheckName, Proof, Verdict
@@ -43,7 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     Returns:
         0 if the declared state is the whole state, 1 if not.
+
+    Raises:
+        ConfigError: The proof can't be written where it was to be.
     """
+    if arguments.json is not None:
+        check_target(arguments.json)
     console = make_console()
     with console.status("") as status:
 

@@ -14,6 +14,7 @@ from types import FrameType
 import msgspec
 
 from flashrt_ros.cli.consoles import make_console
+from flashrt_ros.cli.files import check_picture, check_target
 from flashrt_ros.cli.trace_plot import draw_trace
 from flashrt_ros.cli.trace_records import Trace
 from flashrt_ros.cli.trace_views import trace_view
@@ -21,6 +22,7 @@ from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.protocol import Event, OutputKind
 from flashrt_ros.errors import ConfigError, EngineGoneError, FlashrtError
+from flashrt_ros.nodes.names import check_namespace
 
 _ENGINE_S = 2.0
 _WAIT_S = 0.1
@@ -60,11 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
         0; 1 where the engine went away meanwhile, after what was heard was shown.
 
     Raises:
-        FlashrtError: There is no engine, no ROS, or no matplotlib.
+        FlashrtError: There is no engine, no ROS or no matplotlib, no such namespace, or
+            nothing can be written where it was to be.
     """
-    for path in (arguments.json, arguments.plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(f"no folder for '{path}'", fix="make it first")
+    check_namespace(arguments.namespace)
+    if arguments.json is not None:
+        check_target(arguments.json)
+    if arguments.plot is not None:
+        check_picture(arguments.plot)
     error: FlashrtError | None = None
     trace = Trace(time.time_ns())
     with _Stop(arguments.seconds) as stop:

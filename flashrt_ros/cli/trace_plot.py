@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashrt_ros.cli.trace_records import GoalRecord, Trace
-from flashrt_ros.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,16 +40,9 @@ def draw_trace(trace: Trace, path: Path, *, title: str) -> None:
         trace: To be drawn.
         path: Image file; its suffix names the format.
         title: Above the picture.
-
-    Raises:
-        ConfigError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            "the picture needs matplotlib", fix="install flashrt_ros[demo], or take --json"
-        ) from error
+    from matplotlib.figure import Figure
+
     goals = list(trace.goals.values())[-_SHOWN:]
     figure = Figure(
         figsize=(11.5, 2.4 + _ROW_INCH * max(3, len(goals))), facecolor=PAPER, layout="constrained"

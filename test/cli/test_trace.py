@@ -107,6 +107,23 @@ class TestRecords:
 def test_goals_are_traced_at_an_engine(
     flashrt: Flashrt, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    heard = threading.Condition()
+
+    def tell(method: Callable[..., None]) -> Callable[..., None]:
+        def act(trace: Trace, *given: Any, **named: Any) -> None:
+            with heard:
+                method(trace, *given, **named)
+                known[:] = [trace]
+                heard.notify_all()
+
+        return act
+
+    def is_complete() -> bool:
+        newest = [goal for trace in known for goal in trace.goals.values()][-1:]
+        has_acted = [goal for goal in newest if goal.source_sequence == 4 and goal.acted_ns]
+        moves = [move.kind for trace in known for move in trace.moves]
+        return "restore" in moves and any(goal.chunk_ns for goal in has_acted)
+
     def drive() -> None:
         try:
             with EngineClient(engine, client="driver") as client:
@@ -120,10 +137,14 @@ def test_goals_are_traced_at_an_engine(
                     observations.write(stamp_ns=stamp_ns, position=[0.0, 0.0])
                     client.step(client.model.execute_horizon)
                 client.restore("home")
-                client.receive(0.0)
+            with heard:
+                heard.wait_for(is_complete, 60)
         finally:
             os.kill(os.getpid(), signal.SIGINT)
 
+    known: list[Trace] = []
+    for name in ("event", "output"):
+        monkeypatch.setattr(Trace, name, tell(getattr(Trace, name)))
     driver = threading.Thread(target=drive)
     driver.start()
     report, picture = tmp_path / "trace.json", tmp_path / "trace.png"
@@ -155,10 +176,20 @@ def test_a_duration_that_is_none_is_refused(flashrt: Flashrt, seconds: str) -> N
     assert "seconds of at least 0" in err
 
 
-def test_a_folder_that_is_not_there_is_refused_before_listening(flashrt: Flashrt) -> None:
-    code, _, err = flashrt("trace", "--json", "/nowhere/at/all.json")
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--json", "/nowhere/at/all.json"), "no folder"),
+        (("--json", "/"), "is a folder"),
+        (("--ros", "--namespace", "1robot"), "the namespace can't be used"),
+    ],
+)
+def test_what_can_not_be_is_refused_before_listening(
+    flashrt: Flashrt, words: tuple[str, ...], complaint: str
+) -> None:
+    code, _, err = flashrt("trace", "--seconds", "0", *words)
     assert code == 1
-    assert "no folder" in err
+    assert complaint in err
 
 
 def test_it_needs_neither_torch_nor_ros() -> None:

@@ -32,6 +32,13 @@ _OTHERS_S = 1.1
 _FIRST_S = 1.45
 """Until when, from the start of a stop, the others and then the first child may take."""
 
+_NEXT_S = 0.2
+"""The next child is asked to end when this one has, or after this time.
+
+Two DDS participants that leave at the same instant may wait for each other for 2 s, for a
+lock in shared memory; a node ends within 50 ms.
+"""
+
 _MAX_LINE = 65_536
 """Characters after which a line without an end is put out."""
 
@@ -183,7 +190,7 @@ class Processes:
         self._printer.put(line)
 
     def stop(self) -> tuple[str, ...]:
-        """End every child, the last one started first; idempotent.
+        """End every child, one after another, the last one started first; idempotent.
 
         The first child (the engine) is asked only when the others are gone. Who is still
         there when its time is up is killed, with its group. Returns within :data:`STOP_S`,
@@ -204,6 +211,9 @@ class Processes:
             for _, child in group:
                 if child.poll() is None:
                     child.send_signal(signal.SIGTERM)
+                    left_s = start + share_s - time.monotonic()
+                    with suppress(subprocess.TimeoutExpired):
+                        child.wait(max(0.0, min(_NEXT_S, left_s)))
             for spec, child in group:
                 try:
                     child.wait(max(0.0, start + share_s - time.monotonic()))

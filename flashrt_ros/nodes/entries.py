@@ -62,12 +62,17 @@ def parse_entries(parameter: str, texts: Iterable[str], keys: Sequence[str]) -> 
     """
     entries = []
     for text in texts:
-        name, *words = text.split()
+        name, *words = text.split() or ("",)
         pairs = [word.partition("=") for word in words]
         values = {key: value for key, _, value in pairs}
         entry = Entry(parameter, text, name, values)
         is_whole = all(sign and value for _, sign, value in pairs)
-        if not is_whole or "=" in name or len(values) != len(pairs) or not values.keys() <= {*keys}:
+        if (
+            not (name and is_whole)
+            or "=" in name
+            or len(values) != len(pairs)
+            or not values.keys() <= {*keys}
+        ):
             raise entry.refused(
                 "an entry can't be read",
                 expected="'name " + " ".join(f"{key}=..." for key in keys) + "', each key once",

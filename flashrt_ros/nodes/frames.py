@@ -145,11 +145,7 @@ class _Tf2:
 
         try:
             found = self._buffer.lookup_transform(target, source, Time())
-        except (
-            self._ros.LookupException,
-            self._ros.ConnectivityException,
-            self._ros.ExtrapolationException,
-        ):
+        except self._ros.TransformException:  # unknown, apart, too old, or no name of a frame
             return None
         move, turn = found.transform.translation, found.transform.rotation
         return _matrix(np.array([move.x, move.y, move.z, turn.x, turn.y, turn.z, turn.w]))

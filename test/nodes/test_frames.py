@@ -24,16 +24,22 @@ from flashrt_ros.nodes.poses import pose_goal
 HALF = math.sqrt(0.5)
 
 
-class _LookupError(Exception):
+class _TransformError(Exception):
+    """What all that tf2 raises derives from."""
+
+
+class _LookupError(_TransformError):
+    pass
+
+
+class _InvalidArgumentError(_TransformError):
     pass
 
 
 class Tf2(ModuleType):
     """As much of ``tf2_ros`` as the package uses, and what it was asked."""
 
-    LookupException = _LookupError
-    ConnectivityException = type("ConnectivityException", (Exception,), {})
-    ExtrapolationException = type("ExtrapolationException", (Exception,), {})
+    TransformException = _TransformError
 
     def __init__(self) -> None:
         super().__init__("tf2_ros")
@@ -53,6 +59,8 @@ class Tf2(ModuleType):
 
     def _lookup(self, target: str, source: str, when: Any) -> TransformStamped:
         assert when.nanoseconds == 0  # the latest
+        if source.startswith("/"):
+            raise _InvalidArgumentError("frame_ids cannot start with a '/'")
         try:
             return self.known[target, source]
         except KeyError:
@@ -82,8 +90,9 @@ def test_tf2_answers_for_what_the_parameter_does_not(tf2: Tf2) -> None:
 def test_what_tf2_does_not_know_is_refused_by_name(tf2: Tf2) -> None:
     frames = Frames()
     frames.listen(cast(Any, object()))
-    with pytest.raises(FrameError, match="'moon'"):
-        frames.points(np.zeros(2), source="moon", target="table")
+    for source in ("moon", "/camera"):
+        with pytest.raises(FrameError, match=f"'{source}'"):
+            frames.points(np.zeros(2), source=source, target="table")
 
 
 def test_a_closed_one_listens_no_more(tf2: Tf2) -> None:

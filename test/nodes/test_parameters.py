@@ -188,6 +188,7 @@ def test_qos_overrides_reach_the_nodes(tmp_path: Path) -> None:
         ("/**/sim:\n  ros__parameters:\n    joint_names: [x]\n", ConfigError),
         ("/**/policy_node:\n  ros__parameters:\n    limit_action: safe_pose\n", ConfigError),
         ('/**/policy_node:\n  ros__parameters:\n    joint_limits: ["x speed=1"]\n', ConfigError),
+        ('/**/policy_node:\n  ros__parameters:\n    joint_limits: [" "]\n', ConfigError),
         ('/**/policy_node:\n  ros__parameters:\n    safe_pose: ["x 1"]\n', ConfigError),
         ('/**/planner_node:\n  ros__parameters:\n    planners: ["a rank=1"]\n', ConfigError),
         ('/**/planner_node:\n  ros__parameters:\n    goal_schema: ["goal"]\n', ConfigError),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_leas
 from flashrt_ros.bench.sampling import Case, Samples, median, p99
 from flashrt_ros.bench.stand import Stand
 from flashrt_ros.bench.wide_flow import WideFlowPolicy
-from flashrt_ros.models.base import CHUNK, PolicyModel
+from flashrt_ros.models.base import CHUNK, PolicyModel, Program
 from flashrt_ros.models.registry import create
 from flashrt_ros.runtime.spec import Role
 
@@ -34,6 +36,9 @@ _CLOSE = 2e-2
 
 _MAX_COMPILED = 256
 
+_MIN_ROUNDS, _MAX_ROUNDS = 20, 500
+"""Of replays: what is left of the budget is for compilers."""
+
 _WIDE = {"cpu": ((128, 4), (256, 8)), "cuda": ((512, 6), (1024, 11))}
 
 _DTYPE = {"cpu": "float32", "cuda": "bfloat16"}
@@ -43,22 +48,20 @@ Call = Callable[[], object]
 
 
 def run(context: Context) -> Result:
-    """Compare, size by size.
+    """Compare, size by size, the largest first: where time is short, that one is compiled.
 
     Raises:
         WrongResultError: A replay gives other bytes than the programs themselves.
     """
-    rows: list[Row] = []
-    panels: list[BarPanel] = []
+    parts: list[tuple[str, list[Row]]] = []
     makers = _makers(context)
-    speed_ups = []
-    for number, make in enumerate(makers):
+    for num_left, make in zip(range(len(makers), 0, -1), reversed(makers), strict=True):
         context.say("building the policy")
         model, size = make()
-        part = _measure(context, model, size, len(makers) - number)
-        rows += part
-        panels.append(_panel(size, part))
-        speed_ups.append(f"{part[1].ratio or 0:.2f} at {size}")
+        parts.insert(0, (size, _measure(context, model, size, num_left)))
+    rows = [row for _, part in parts for row in part]
+    panels = [_panel(size, part) for size, part in parts]
+    speed_ups = [f"{part[1].ratio or 0:.2f} at {size}" for size, part in parts]
     summary = "a captured plan over eager: " + ", ".join(speed_ups)
     return context.result("replay", rows, panels, summary)
 
@@ -117,7 +120,7 @@ def _measure(context: Context, model: PolicyModel, size: str, num_left: int) -> 
             calls["compiled"] = compiled
         timer = context.device.time_wall
         cases = {name: Case(call, timer) for name, call in calls.items()}
-        plan = context.plan(num_left, min_rounds=5)
+        plan = context.plan(num_left, min_rounds=_MIN_ROUNDS, max_rounds=_MAX_ROUNDS)
         samples = context.measure(cases, plan, f"{size}: replays")
         return _rows(context, model, size, samples, why)
 
@@ -152,8 +155,9 @@ def _compiled(
     expected = stand.views[CHUNK].clone()
     stand.put(before)
     views, slots, keys = stand.views, stand.slots, stand.model.plan().nodes
+    torch._dynamo.reset()
     programs = {
-        key: torch.compile(program, dynamic=False)
+        key: torch.compile(_with_own_code(program), dynamic=False)
         for key, program in stand.model.programs().items()
         if key in keys
     }
@@ -164,16 +168,29 @@ def _compiled(
 
     call = in_order(run_compiled)
     try:
-        # The steps are one function over other constants, and each is compiled.
         with torch._dynamo.config.patch(recompile_limit=_MAX_COMPILED):
             call()
-    except (RuntimeError, OSError, ImportError) as error:
+    except (RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
         return None, f"torch.compile failed with {type(error).__name__}"
     context.device.settle()
     distance = float((stand.views[CHUNK] - expected).abs().max())
     if not distance <= _CLOSE:
         raise WrongResultError(f"a compiled plan gave a chunk that is off by {distance:g}")
     return call, ""
+
+
+def _with_own_code(program: Program) -> Program:
+    """Give a program code of its own.
+
+    The steps are one function over other constants. What is compiled of one function is
+    looked through one by one at each call, which no one who wants it fast would have.
+    """
+    if not isinstance(program, FunctionType):
+        return program
+    code = program.__code__.replace()
+    return FunctionType(
+        code, program.__globals__, program.__name__, program.__defaults__, program.__closure__
+    )
 
 
 def _why_no_compiler(context: Context, seconds: float) -> str:

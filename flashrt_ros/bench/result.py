@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -129,6 +130,7 @@ class LinePanel:
         lines: One or more.
         limit: A target drawn across, or None.
         log_y: Whether the values span decades.
+        log_x: Whether ``x`` does, though it spans little; what spans much is drawn so anyway.
     """
 
     title: str
@@ -136,6 +138,7 @@ class LinePanel:
     lines: Sequence[Line]
     limit: float | None = None
     log_y: bool = True
+    log_x: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,4 +211,5 @@ class Result:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
+    # JSON has no number for a median of nothing.
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

@@ -57,6 +57,7 @@ def run(context: Context) -> Result:
         num_environments=2,
         num_standby_lanes=1,
         capsule_quota_bytes=6 * size,
+        capsule_host_quota_bytes=0,
         busy_poll_us=_BUSY_POLL_US,
     )
     factory = stateful_factory(size, _WORK[context.device.name])

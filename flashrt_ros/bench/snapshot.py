@@ -77,7 +77,9 @@ def run(context: Context) -> Result:
 def _model(context: Context, size: int) -> tuple[PolicyModel, int]:
     device = context.device.name
     if device == "cuda":
-        return WideFlowPolicy(width=1024, layers=11, num_bytes=size), EXECUTE_HORIZON
+        # In float32 a plan takes longer than a tick of this rate lasts.
+        model = WideFlowPolicy(width=1024, layers=11, num_bytes=size, dtype="bfloat16")
+        return model, EXECUTE_HORIZON
     return StatefulPolicy(size, work=_CPU_WORK), minimal.EXECUTE_HORIZON
 
 

@@ -42,6 +42,8 @@ def engine_config(device: Device, **parameters: Any) -> EngineConfig:
         "num_branch_lanes": 0,
         "rollback_depth": 0,
         "interrupt_depth": 1,
+        # Below a device: locked memory, which takes seconds to come by.
+        "capsule_host_quota_bytes": 0,
         "test_hooks": True,
     }
     return msgspec.convert({**values, **parameters}, EngineConfig)

@@ -15,10 +15,10 @@ from flashrt_ros.engine.identity import architecture
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT
 from flashrt_ros.models.hybrid_lm import HybridLm
-from flashrt_ros.models.hybrid_session import HybridSession
 from flashrt_ros.planner.config import PlannerConfig, parse_scorers
 from flashrt_ros.planner.constraint import PlanConstraint
 from flashrt_ros.planner.core import PlannerCore, TextEnvironment
+from flashrt_ros.planner.lane_session import LaneSession
 from flashrt_ros.planner.scorers import load_scorers
 from flashrt_ros.planner.vocabulary import Tokenizer, token_pieces
 from flashrt_ros.runtime.backend import Backend
@@ -62,7 +62,7 @@ def assemble(
         )
         graphs = undo.enter_context(GraphSet(backend, model.programs(), arena, noise.slots))
         lanes = [Lane(graphs, index) for index in range(num_lanes)]
-        sessions = [undo.enter_context(HybridSession(model, graphs, lane, noise)) for lane in lanes]
+        sessions = [undo.enter_context(LaneSession(model, graphs, lane, noise)) for lane in lanes]
         fingerprint = _fingerprint(model, layout, backend, config)
         storage = Storage(config.storage(), layout, backend, fingerprint, clock_ns=clock_ns)
         undo.callback(storage.close)

@@ -15,9 +15,9 @@ from flashrt_ros.engine.stats import Stats
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import Branch, Environment
 from flashrt_ros.models.hybrid_lm import HybridLm
-from flashrt_ros.models.hybrid_session import HybridSession
 from flashrt_ros.planner.config import PlannerConfig
 from flashrt_ros.planner.constraint import PlanConstraint
+from flashrt_ros.planner.lane_session import LaneSession
 from flashrt_ros.planner.scorers import Scorer
 from flashrt_ros.planner.turn import Turn
 from flashrt_ros.planner.vocabulary import Tokenizer
@@ -52,15 +52,18 @@ class TextEnvironment(Environment):
         turn: Under way, or None.
         unfinished: Interrupted turns, newest last.
         seed: Of turns that name none; None takes the configuration's.
+        is_short_of_slack: Whether plan nodes don't fit between the deadlines of other engines of
+            the process.
         stats: Times of plan nodes.
     """
 
-    session: HybridSession
+    session: LaneSession
     base: str = ""
     is_settled: bool = False
     turn: Turn | None = None
     unfinished: list[Unfinished] = field(default_factory=list)
     seed: int | None = None
+    is_short_of_slack: bool = False
     stats: Stats = field(default_factory=Stats)
 
 
@@ -89,7 +92,7 @@ class PlannerCore:
     pieces: list[bytes]
     scorers: dict[str, Scorer]
     environments: list[TextEnvironment]
-    builder: HybridSession
+    builder: LaneSession
     clock_ns: Callable[[], int]
     sink: Sink = field(default_factory=NullSink)
     branches: dict[int, Branch] = field(default_factory=dict)

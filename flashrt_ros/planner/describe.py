@@ -52,7 +52,7 @@ def planner_status(core: PlannerCore, env: TextEnvironment, rid: int) -> protoco
     return protocol.Status(
         rid=rid,
         state="idle" if turn is None else turn.phase,
-        waiting_for="prefix" if turn is not None and not turn.is_started else "",
+        waiting_for=_waiting_for(env),
         tick=env.position.tick,
         generation=env.generation,
         rate_hz=0.0,
@@ -78,3 +78,11 @@ def planner_status(core: PlannerCore, env: TextEnvironment, rid: int) -> protoco
         tiers=tier_infos(core),
         capsule_folder=core.storage.folder,
     )
+
+
+def _waiting_for(env: TextEnvironment) -> str:
+    if env.turn is None:
+        return ""
+    if env.is_short_of_slack:
+        return "slack"
+    return "" if env.turn.is_started else "prefix"

@@ -18,7 +18,6 @@ from flashrt_ros.engine.served import Sink, StepDone
 from flashrt_ros.engine.waits import EMBEDDED_WAIT_S, Done, Wait, Waits
 from flashrt_ros.errors import (
     BusyError,
-    DeviceLostError,
     FlashrtError,
     LoanError,
     UnknownChannelError,
@@ -31,13 +30,14 @@ from flashrt_ros.planner.boundaries import Boundaries
 from flashrt_ros.planner.config import PlannerConfig, PrefixText, parse_prefixes
 from flashrt_ros.planner.core import TextEnvironment
 from flashrt_ros.planner.describe import planner_info, planner_status
+from flashrt_ros.planner.plan_nodes import PlanNodes
 from flashrt_ros.planner.prefixes import PrefixLibrary
 from flashrt_ros.planner.turns import Turns
 from flashrt_ros.planner.verbs import TextVerbs
 from flashrt_ros.planner.vocabulary import Tokenizer
 
 _ROOM_S = 0.02
-"""Longest that a node waits for room at a time; messages are served after it."""
+"""Longest wait at a time for room or bytes, where there is no loop to delay."""
 
 _DEFERRED = (protocol.Instruct, protocol.ResumeTurn, protocol.SetPrefix)
 
@@ -84,13 +84,11 @@ class PlannerEngine:
             self._turns = Turns(self.core, boundaries, self.prefixes)
             self._verbs = TextVerbs(self.core, boundaries, self._turns)
             self._waits = Waits(self._carry_out, self.core.storage.mover, self._generation)
-            self._is_prefix_due = False
-            while self.prefixes.is_building:
-                self._build()
+            self._nodes = PlanNodes(self.core, self.prefixes, self._turns)
+            self._build_prefixes()
         except BaseException:
             self._undo.close()
             raise
-        self._next_env = 0
         handlers: dict[type, Callable[..., protocol.Reply]] = {
             protocol.Activate: self._where,
             protocol.Deactivate: self._deactivate,
@@ -151,33 +149,48 @@ class PlannerEngine:
     @property
     def has_work(self) -> bool:
         """Whether :meth:`advance` would do something."""
-        return self.prefixes.is_building or self._turns.next_env(self._next_env) is not None
+        return self._nodes.has_work
 
     @property
     def is_waiting(self) -> bool:
-        """Never: a node is complete when :meth:`advance` returns."""
-        return False
+        """Whether a node is under way on the device: ask :attr:`has_work` again soon."""
+        return self._nodes.is_waiting
+
+    @property
+    def next_node(self) -> str:
+        """Kind of the node that :meth:`advance` would submit; "" where it takes one in."""
+        return self._nodes.next_kind
 
     def advance(self) -> bool:
-        """Run one plan node: of the prefix library and of each text in turn.
+        """Submit one plan node, or take in the one that is done; returns whether work remains.
+
+        It is one of the prefix library, or of each text in turn.
 
         Raises:
             DeviceLostError: Nothing can run any more.
         """
-        env = self._turns.next_env(self._next_env)
-        if self.prefixes.is_building and (env is None or self._is_prefix_due):
-            self._is_prefix_due = False
-            try:
-                self._build()
-            except DeviceLostError:
-                raise
-            except FlashrtError as error:
-                self.prefixes.fail(error)
-        elif env is not None:
-            self._is_prefix_due = True
-            self._next_env = env.env_index + 1
-            self._turns.advance(env)
-        return self.has_work
+        self._nodes.advance()
+        return self._nodes.has_work
+
+    def wait(self) -> bool:
+        """Return when the device has come further; False when nothing is under way on it.
+
+        For embedded use: ``while engine.advance() or engine.wait()`` runs all that is due.
+        """
+        return self._nodes.wait()
+
+    def rehearse(self) -> dict[str, int]:
+        """Run a few plan nodes alone and return what each kind took, ns; before it is served."""
+        return self._nodes.rehearse()
+
+    def note_shortage(self, needs_ns: int, found_ns: int) -> None:
+        """Publish that nodes don't fit between the deadlines of other engines, or do again.
+
+        Args:
+            needs_ns: What the next node needs, ns; 0 where nodes fit again.
+            found_ns: Most that it found, ns.
+        """
+        self._turns.tell_shortage(needs_ns, found_ns)
 
     def next_deadline_ns(self) -> int | None:
         """Return None: nothing is scheduled."""
@@ -192,14 +205,21 @@ class PlannerEngine:
 
     def background(self, now_ns: int) -> bool:
         """Move a slice between tiers; True while work remains."""
-        return self._waits.background(self.core.config.move_slice_bytes)
+        has_more = self._waits.background(self.core.config.move_slice_bytes)
+        self._nodes.try_again()
+        return has_more
 
-    def _build(self) -> None:
-        """Build on; where room has to be made first, make some."""
-        try:
-            self.prefixes.advance()
-        except NotYet:
-            self.core.storage.mover.wait(_ROOM_S)
+    def _build_prefixes(self) -> None:
+        """Build every prefix, before there is a loop to delay.
+
+        Raises:
+            FlashrtError: One can't be built.
+        """
+        while self.prefixes.is_building:
+            try:
+                self.prefixes.advance()
+            except NotYet:
+                self.core.storage.mover.wait(_ROOM_S)
 
     # verbs ---------------------------------------------------------------------------------
 
@@ -217,6 +237,8 @@ class PlannerEngine:
         while not answers:
             if self.has_work:
                 self.advance()
+                continue
+            if self.wait():
                 continue
             self.background(self.core.clock_ns())
             if time.monotonic_ns() > expires_ns:
@@ -270,6 +292,7 @@ class PlannerEngine:
         if self._is_closed:
             return
         self._is_closed = True
+        self._nodes.close()
         for env in self.core.environments:
             for turn in (env.turn, *(unfinished.turn for unfinished in env.unfinished)):
                 if turn is not None:

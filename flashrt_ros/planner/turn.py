@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,8 +10,8 @@ from dataclasses import dataclass, field
 from flashrt_ros.engine.waits import Done
 from flashrt_ros.models.hybrid_borders import SessionCapsule, split_at_borders
 from flashrt_ros.models.hybrid_lm import BIAS
-from flashrt_ros.models.hybrid_session import HybridSession
 from flashrt_ros.planner.grammar import Subgoal
+from flashrt_ros.planner.lane_session import LaneSession
 from flashrt_ros.planner.scorers import Plan, Scorer, judge
 from flashrt_ros.planner.writing import Writing
 
@@ -34,12 +35,21 @@ class TurnSpec:
     scorer: Scorer
 
 
+class _Outcome(enum.Enum):
+    """What a node that was submitted leaves to be taken in."""
+
+    NOTHING = enum.auto()
+    TOKEN = enum.auto()
+    WHOLE_PLAN = enum.auto()
+
+
 @dataclass(slots=True, eq=False)
 class Turn:
     """A turn, from the message that asked for it to its commit.
 
     Everything here is the host's; what the device holds of it is the lane. A turn can
-    leave its lane at any node, and go on once the lane holds what it held then.
+    leave its lane at any node, also with one under way, and go on once the lane holds what
+    it held then.
 
     Attributes:
         number: In the engine.
@@ -54,6 +64,7 @@ class Turn:
         first_token_ns: When the first token was chosen; 0 before.
         first_subgoal_ns: When the first subgoal was complete; 0 before.
         scored: Plans that are whole, with their scores, in the order of the seeds.
+        waits_for_bytes: Its next node waits for a capsule that is fetched.
     """
 
     number: int
@@ -68,6 +79,8 @@ class Turn:
     first_token_ns: int = 0
     first_subgoal_ns: int = 0
     scored: list[tuple[Plan, float]] = field(default_factory=list)
+    waits_for_bytes: bool = False
+    _outcome: _Outcome = _Outcome.NOTHING
     _is_started: bool = False
     _must_choose: bool = False
     _pieces: deque[list[int]] = field(default_factory=deque)
@@ -92,6 +105,17 @@ class Turn:
         return "prefill" if self._pieces or not self._is_started else "decode"
 
     @property
+    def next_kind(self) -> str:
+        """Kind of the next node, of those that take about as long as each other."""
+        if not self._is_started:
+            return "begin"
+        if self._pieces:
+            return "prefill"
+        if self._must_choose:
+            return "choose"
+        return "end" if self._writing is not None and self._writing.is_whole else "decode"
+
+    @property
     def num_tokens(self) -> int:
         """Tokens chosen of the plan in the making."""
         return len(self._writing.tokens) if self._writing is not None else 0
@@ -101,7 +125,7 @@ class Turn:
         """The best plan and its score; the first of equals."""
         return self.scored[self._best_index]
 
-    def start(self, session: HybridSession) -> None:
+    def start(self, session: LaneSession) -> None:
         """Plan the nodes, over a session that holds the base; nothing runs."""
         pending = session.pending
         tokens = [*pending, *self.spec.tokens]
@@ -117,35 +141,55 @@ class Turn:
         self._begin_writing(session, self.spec.seeds[0])
         self._is_started = True
 
-    def resume(self, session: HybridSession) -> None:
+    def resume(self, session: LaneSession) -> None:
         """Go on, over a session that was restored to where the turn left its lane."""
         assert self._writing is not None
         self._prepare(session, self._writing)
 
-    def advance(self, session: HybridSession, clock_ns: Callable[[], int]) -> list[Subgoal]:
-        """Run one node; return the subgoals that may be told now, in order.
+    def submit(self, session: LaneSession) -> None:
+        """Submit one node; :meth:`take_in` follows once it is done.
 
         Raises:
             FlashrtError: The node failed; the turn can't go on.
-            Exception: The scorer failed; likewise.
         """
         assert self._writing is not None
+        if self._outcome is not _Outcome.NOTHING:
+            # it was left with a node under way, which what it was resumed from holds
+            session.submit_reading()
+            return
         self.num_nodes += 1
+        self._outcome = _Outcome.TOKEN
         if self._pieces:
             session.append(self._pieces.popleft())
             if self._pieces:
-                return []
-            # The last of them chose the first token.
+                self._outcome = _Outcome.NOTHING
+                return
+            # The last of them chooses the first token.
             if len(self.spec.seeds) > 1:
                 self._fork = session.snapshot(any_position=True)
         elif self._must_choose:
-            session.choose()
+            session.submit_choose()
             self._must_choose = False
         else:
-            session.decode(1)
+            session.submit_decode(self._writing.tokens[-1])
             if self._writing.is_whole:
-                return self._finish(session, clock_ns)
-        return self._take(session, clock_ns)
+                self._outcome = _Outcome.WHOLE_PLAN
+                return
+        session.submit_reading()
+
+    def take_in(self, session: LaneSession, clock_ns: Callable[[], int]) -> list[Subgoal]:
+        """Note what the node that is done gave; return the subgoals that may be told now, in order.
+
+        Raises:
+            FlashrtError: It gave what can't be; the turn can't go on.
+            Exception: The scorer failed; likewise.
+        """
+        outcome, self._outcome = self._outcome, _Outcome.NOTHING
+        if outcome is _Outcome.TOKEN:
+            return self._take(session, clock_ns)
+        if outcome is _Outcome.WHOLE_PLAN:
+            return self._finish(session, clock_ns)
+        return []
 
     def close(self) -> None:
         """Free what it keeps beside the lane; idempotent."""
@@ -154,25 +198,25 @@ class Turn:
                 kept.close()
         self._fork = self._best = None
 
-    def _begin_writing(self, session: HybridSession, seed: int) -> None:
+    def _begin_writing(self, session: LaneSession, seed: int) -> None:
         self._writing = self.new_writing(seed)
         self._prepare(session, self._writing)
 
-    def _prepare(self, session: HybridSession, writing: Writing) -> None:
+    def _prepare(self, session: LaneSession, writing: Writing) -> None:
         session.set_sampling(temperature=self.spec.temperature, seed=writing.seed)
         session.write(BIAS, writing.bias())
 
-    def _take(self, session: HybridSession, clock_ns: Callable[[], int]) -> list[Subgoal]:
-        """Note the token that the last node chose."""
+    def _take(self, session: LaneSession, clock_ns: Callable[[], int]) -> list[Subgoal]:
+        """Note the token that the node chose."""
         assert self._writing is not None
-        found = self._writing.take(session.next_token, session.log_probability)
+        found = self._writing.take(*session.chosen())
         session.write(BIAS, self._writing.bias())
         self.first_token_ns = self.first_token_ns or clock_ns()
         if len(self.spec.seeds) > 1:
             return []
         return self._tell(found, clock_ns)
 
-    def _finish(self, session: HybridSession, clock_ns: Callable[[], int]) -> list[Subgoal]:
+    def _finish(self, session: LaneSession, clock_ns: Callable[[], int]) -> list[Subgoal]:
         """Score the plan that is whole; begin the next one, or end with the best."""
         assert self._writing is not None
         plan = self._writing.plan()

@@ -26,9 +26,6 @@ from flashrt_ros.planner.writing import Writing
 
 logger = logging.getLogger(__name__)
 
-_FETCH_S = 0.02
-"""Longest that a node waits for the disk at a time; messages are served after it."""
-
 
 class Turns:
     """What happens to the turn of each environment.
@@ -205,30 +202,57 @@ class Turns:
         count = len(environments)
         for offset in range(count):
             env = environments[(first + offset) % count]
-            if env.turn is not None and not self._waits_for_prefix(env.turn):
+            turn = env.turn
+            if turn is not None and not turn.waits_for_bytes and not self._waits_for_prefix(turn):
                 return env
         return None
 
-    def advance(self, env: TextEnvironment) -> None:
-        """Run one node of an environment's turn; what goes wrong ends the turn.
+    def try_again(self) -> None:
+        """Let turns that waited for bytes look for them again."""
+        for env in self._core.environments:
+            if env.turn is not None:
+                env.turn.waits_for_bytes = False
+
+    def submit(self, env: TextEnvironment) -> bool:
+        """Submit one node of an environment's turn; what goes wrong ends the turn.
+
+        Returns:
+            Whether one was submitted.
 
         Raises:
             DeviceLostError: Nothing can run any more.
         """
         turn = env.turn
         assert turn is not None
-        started_ns = self._core.clock_ns()
         try:
             if not turn.is_started:
                 self._start(env, turn)
-            for subgoal in turn.advance(env.session, self._core.clock_ns):
-                self._tell_subgoal(env, turn, subgoal)
-            env.stats.note_replay(self._core.clock_ns() - started_ns)
-            if turn.is_done:
-                self._commit(env, turn)
+            turn.submit(env.session)
         except NotYet:
             # What it begins from has moved to disk since it was asked for.
-            self._core.storage.mover.wait(_FETCH_S)
+            turn.waits_for_bytes = self._core.storage.mover.next_ns() is not None
+            return False
+        except DeviceLostError:
+            raise
+        except FlashrtError as error:
+            self._fail(env, turn, error)
+            return False
+        return True
+
+    def take_in(self, env: TextEnvironment, turn: Turn, submitted_ns: int) -> None:
+        """Take in a node that is done; nothing where its turn has left meanwhile.
+
+        Raises:
+            DeviceLostError: Nothing can run any more.
+        """
+        if env.turn is not turn:
+            return
+        try:
+            for subgoal in turn.take_in(env.session, self._core.clock_ns):
+                self._tell_subgoal(env, turn, subgoal)
+            env.stats.note_replay(self._core.clock_ns() - submitted_ns)
+            if turn.is_done:
+                self._commit(env, turn)
         except DeviceLostError:
             raise
         except FlashrtError as error:
@@ -237,6 +261,14 @@ class Turns:
             # A scorer is the user's; the engine's own state is whole at every node.
             logger.exception("turn %d failed", turn.number)
             self._fail(env, turn, FlashrtError(f"turn {turn.number} failed: {error!r}"))
+
+    def tell_shortage(self, needs_ns: int, found_ns: int) -> None:
+        """Tell of every turn under way that its nodes don't fit in the slack, or do again."""
+        for env in self._core.environments:
+            env.is_short_of_slack = needs_ns > 0
+            if env.turn is not None:
+                what = f"needs_us={needs_ns // 1000} found_us={found_ns // 1000}"
+                self._tell(env, env.turn, f"slowed {what}" if needs_ns else "unslowed")
 
     def _waits_for_prefix(self, turn: Turn) -> bool:
         return not turn.is_started and not turn.base and self._prefixes.is_building

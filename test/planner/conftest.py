@@ -96,9 +96,9 @@ class Rig:
     def run(self, count: int = -1) -> int:
         """Run so many nodes, or all there are."""
         num_nodes = 0
-        while self.engine.has_work and num_nodes != count:
+        while num_nodes != count and (self.engine.has_work or self.engine.wait()):
+            num_nodes += bool(self.engine.has_work and self.engine.next_node)
             self.engine.advance()
-            num_nodes += 1
         return num_nodes
 
     def capsules(self) -> list[protocol.CapsuleInfo]:

@@ -114,15 +114,10 @@ class CapsuleCalls(abc.ABC):
         stamp_ns: int = 0,
     ) -> protocol.Moved:
         """Begin an episode; :meth:`restore` with ``reset``."""
-        return self.restore(
-            capsule,
-            env_index=env_index,
-            keep_goal=keep_goal,
-            seed=seed,
-            reset=True,
-            episode_id=episode_id,
-            stamp_ns=stamp_ns,
+        request = protocol.Restore(
+            0, env_index, capsule, keep_goal, seed, True, episode_id, stamp_ns
         )
+        return self.call(request, protocol.Moved)
 
     def rollback(
         self, *, env_index: int = 0, boundaries: int = 1, capsule: str = ""

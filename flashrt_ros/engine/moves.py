@@ -220,9 +220,8 @@ class Moves:
         held += [i.capsule.id for env in environments for i in env.interruptions]
         return capsule.id in held
 
-    def forget_observations(self, env: Environment, stamp_ns: int | None) -> None:
-        """Drop what an environment and its branches observed; the branches' steps end."""
-        self._core.latches.forget_observations(env, stamp_ns)
+    def forget_branch_observations(self, env: Environment) -> None:
+        """Drop what an environment's branches observed; their steps end."""
         for branch in self._core.branches.values():
             if branch.env_index == env.env_index:
                 self._ticks.abandon(branch)

@@ -70,7 +70,7 @@ class Requests:
             protocol.Inspect: self._inspect,
         }
         self._answering: dict[type, Callable[[Any, Done], None]] = {
-            protocol.Restore: self._restore,
+            protocol.Restore: self._verbs.restore,
             protocol.Save: self._save,
             protocol.Load: self._load,
         }
@@ -123,9 +123,6 @@ class Requests:
     def _snapshot(self, request: protocol.Snapshot) -> protocol.CapsuleReply:
         capsule = self._verbs.snapshot(self._core.environment(request.env_index), request)
         return protocol.CapsuleReply(request.rid, capsule_info(capsule), 0)
-
-    def _restore(self, request: protocol.Restore, done: Done) -> None:
-        self._verbs.restore(self._core.environment(request.env_index), request, done)
 
     def _fork(self, request: protocol.Fork) -> protocol.Forked:
         return self._branches.fork(self._core.environment(request.env_index), request)

@@ -121,7 +121,7 @@ class Verbs:
 
     # moving ------------------------------------------------------------------------------
 
-    def restore(self, env: Environment, request: protocol.Restore, done: Done) -> None:
+    def restore(self, request: protocol.Restore, done: Done) -> None:
         """Bring a capsule back; with ``reset`` the episode begins anew.
 
         ``done`` gets the answer as soon as the environment stands there and nothing can be
@@ -129,6 +129,7 @@ class Verbs:
         not wait for and nobody can look into: no message is served before it is done.
         """
         core, moves = self._core, self._moves
+        env = core.environment(request.env_index)
         is_reset = request.reset
         # a reset has a default; a restore that names nothing is a mistake
         key = request.capsule or (HOME if is_reset else "")
@@ -198,12 +199,16 @@ class Verbs:
         try:
             moves.retire(left)
             core.store.require_memory(capsule)
-            moves.clear_interruptions(env)
-            moves.forget_observations(env, stamp_ns)
+            if env.interruptions:
+                moves.clear_interruptions(env)
+            if core.branches:
+                moves.forget_branch_observations(env)
+            core.latches.forget_observations(env, stamp_ns)
             if request.reset and not request.keep_goal:
                 core.latches.forget_goal(env, stamp_ns)
-            moves.clear_boundaries(env)
-            if request.reset:
+            if env.boundaries:
+                moves.clear_boundaries(env)
+            if request.reset and core.branches:
                 self._branches.release_all(env)
             core.emit(
                 EventKind.RESET if request.reset else EventKind.RESTORE,
@@ -237,7 +242,8 @@ class Verbs:
         started = self._core.clock_ns()
         left = self._moves.move(env, capsule)
         self._moves.retire(left)
-        self._moves.forget_observations(env, None)
+        self._moves.forget_branch_observations(env)
+        self._core.latches.forget_observations(env, None)
         self._core.latches.raise_goal_barrier(env)
         self._core.goals.restore(env, capsule)
         self._moves.truncate_boundaries(env)

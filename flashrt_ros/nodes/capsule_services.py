@@ -85,7 +85,13 @@ class CapsuleServices:
         return moved
 
     def _reset(self, request: Trigger.Request, response: Trigger.Response) -> None:
-        moved = self._begin_episode(self._env_index(), HOME, False, None, "")
+        # Trainers call it between episodes: nothing is done twice, and nothing after the
+        # engine's answer but what keeps the promise about older actions.
+        env_index = self._env_index()
+        stamp_ns = self._now_ns()
+        with self._link.use() as client:
+            moved = client.reset(HOME, env_index=env_index, stamp_ns=stamp_ns)
+        self._fence.raise_to(env_index, moved.generation)
         response.message = (
             f"{HOME} restored by {moved.path}: tick {moved.tick}, generation {moved.generation}"
         )

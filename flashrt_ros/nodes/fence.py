@@ -67,11 +67,13 @@ class Fence:
             env_index: Environment that moved.
             generation: Its generation now.
         """
-        self.note(env_index, generation)
-        with self._told:
-            self._told.wait_for(
-                lambda: self._told_of.get(env_index, generation) >= generation, TOLD_S
-            )
+        told_of = self._told_of
+        with self._lock:
+            self._raise(env_index, generation)
+            if told_of.get(env_index, generation) < generation:
+                self._told.wait_for(
+                    lambda: told_of.get(env_index, generation) >= generation, TOLD_S
+                )
 
     def note(self, env_index: int, generation: int, tick: int = -1) -> None:
         """Make everything before a generation stale at once; never lowers.

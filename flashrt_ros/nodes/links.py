@@ -6,8 +6,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from types import TracebackType
 
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import EngineGoneError, FlashrtError, NotActiveError
@@ -35,26 +36,36 @@ class Link:
         with self._lock:
             self._client = client
 
-    @contextmanager
-    def use(self) -> Iterator[EngineClient]:
-        """Give the client to one caller at a time.
+    def use(self) -> AbstractContextManager[EngineClient]:
+        """Return what gives the client to one caller at a time: ``with link.use() as client``.
 
         Raises:
             NotActiveError: The node is not configured.
             EngineGoneError: The engine went away meanwhile; ``on_gone`` was called.
         """
-        try:
-            with self._lock:
-                if self._client is None:
-                    raise NotActiveError(
-                        "the node has no session with an engine",
-                        expected="a configured node",
-                        fix="configure and activate it",
-                    )
-                yield self._client
-        except EngineGoneError as error:
+        return self
+
+    def __enter__(self) -> EngineClient:
+        self._lock.acquire()
+        client = self._client
+        if client is None:
+            self._lock.release()
+            raise NotActiveError(
+                "the node has no session with an engine",
+                expected="a configured node",
+                fix="configure and activate it",
+            )
+        return client
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+        if isinstance(error, EngineGoneError):
             self._on_gone(error)
-            raise
 
     def cut(self) -> None:
         """End the connection under whoever waits on it, from any thread; idempotent.

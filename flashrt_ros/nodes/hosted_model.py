@@ -147,9 +147,10 @@ class HostedModel:
 
     def stop(self, env_index: int) -> None:
         """End the turn under way, and forget what of plans is not a goal yet."""
+        request = protocol.CancelTurn(0, env_index)
         try:
             with self._link.use() as client:
-                client.cancel_turn(env_index=env_index)
+                client.call(request, protocol.Moved, timeout_s=self._node.patience_s)
         except NotActiveError:
             pass  # there was none
         except FlashrtError as error:

@@ -41,9 +41,6 @@ from flashrt_ros.nodes.step_service import StepService
 
 NAME = "policy_node"
 
-_CLOSING_S = 0.5
-"""How long a node that leaves waits for the engine's word that it has stopped ticking."""
-
 _MAX_PLANNERS = 16
 """Senders of interrupts with a goal remembered in each environment."""
 
@@ -235,9 +232,8 @@ class PolicyNode(SessionNode):
         env_index = self.settings.integer("env_index")
         self._stop_acting()
         request = protocol.Deactivate(0, env_index)
-        timeout_s = _CLOSING_S if self.is_closing.is_set() else None
         with self.verbs.use() as client:
-            moved = client.call(request, protocol.Moved, timeout_s=timeout_s)
+            moved = client.call(request, protocol.Moved, timeout_s=self.patience_s)
         self._fence.note(env_index, moved.generation, moved.tick)
 
     def retire(self) -> None:

@@ -21,6 +21,9 @@ from flashrt_ros.nodes.links import Link, connect
 from flashrt_ros.nodes.parameters import ParameterSpec, Settings
 from flashrt_ros.nodes.reports import Reports
 
+_CLOSING_S = 0.5
+"""How long a node that leaves waits for an engine's word that it has stopped."""
+
 
 class SessionNode(ManagedNode):
     """A lifecycle node that attaches to an engine at ``configure``.
@@ -112,6 +115,11 @@ class SessionNode(ManagedNode):
     def engine(self) -> str:
         """Resolved name of the engine."""
         return self.resolve_engine(self.settings.text("engine"))
+
+    @property
+    def patience_s(self) -> float | None:
+        """Longest wait for an engine's answer; None for the connection's own, until it leaves."""
+        return _CLOSING_S if self.is_closing.is_set() else None
 
     @property
     def uses_sim_time(self) -> bool:

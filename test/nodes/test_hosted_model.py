@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -274,6 +275,19 @@ def test_an_engine_that_is_no_planner_fails_configure(talk: Talk, bench: Bench, 
     node = bench.planner("__ns:=/misfit", engine="/engine", model_engine="/engine")
     assert not peer.change(f"misfit/{NODE}", "configure")
     node.wait_for_line("expected a planner engine")
+
+
+def test_a_planner_engine_that_hangs_does_not_hold_up_a_node_that_leaves(
+    talk: Talk, bench: Bench, peer: Peer
+) -> None:
+    planner = start_planner_engine(bench, "hangs/planner_engine")
+    node = bench.planner("__ns:=/hangs", engine="/engine", model_engine="planner_engine")
+    peer.bring_up(f"hangs/{NODE}")
+    planner.process.send_signal(signal.SIGSTOP)
+    try:
+        assert node.interrupt() == 0, node.output
+    finally:
+        planner.process.send_signal(signal.SIGCONT)
 
 
 def test_the_end_of_the_planner_engine_is_a_fault(talk: Talk, bench: Bench, peer: Peer) -> None:

@@ -86,6 +86,7 @@ TORCH_FREE = [
     "flashrt_ros.engine.client",
     "flashrt_ros.engine.config",
     "flashrt_ros.engine.protocol",
+    "flashrt_ros.engine.shared",
     "flashrt_ros.engine.slots",
     "flashrt_ros.models.planner_text",
     "flashrt_ros.planner.config",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 import torch
@@ -16,6 +16,7 @@ from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.identity import fingerprint_of
 from flashrt_ros.engine.latches import Latches
 from flashrt_ros.engine.seams import Seams
+from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment
 from flashrt_ros.errors import ConfigError
@@ -35,7 +36,10 @@ NUM_NOISE_SLOTS = 4
 
 
 def assemble(
-    model: PolicyModel, config: EngineConfig, clock_ns: Callable[[], int]
+    model: PolicyModel,
+    config: EngineConfig,
+    clock_ns: Callable[[], int],
+    shared: Mapping[str, SharedChannel],
 ) -> tuple[Core, GraphSet, Arena]:
     """Allocate lanes, channels and capsules, capture every graph, write the first state.
 
@@ -43,6 +47,7 @@ def assemble(
         model: Shared by all lanes.
         config: Checked against the model.
         clock_ns: Monotonic clock, ns.
+        shared: Channels that other engines read too.
 
     Returns:
         The parts, and the graphs and the arena, which the caller closes.
@@ -72,13 +77,17 @@ def assemble(
         )
     torch.set_num_threads(config.num_threads)
     with ExitStack() as undo:
-        parts = _build(model, config, clock_ns, undo)
+        parts = _build(model, config, clock_ns, shared, undo)
         undo.pop_all()
     return parts
 
 
 def _build(
-    model: PolicyModel, config: EngineConfig, clock_ns: Callable[[], int], undo: ExitStack
+    model: PolicyModel,
+    config: EngineConfig,
+    clock_ns: Callable[[], int],
+    shared: Mapping[str, SharedChannel],
+    undo: ExitStack,
 ) -> tuple[Core, GraphSet, Arena]:
     """Make the parts, each with its own undoing should a later one fail."""
     backend = make_backend(config.device)
@@ -93,6 +102,8 @@ def _build(
         num_branches=config.num_branch_lanes,
         staged=config.staged_channels if backend.reads_host_in_place else all_channels(model),
         detect_torn=config.test_hooks,
+        shared=shared,
+        clock_ns=clock_ns,
     )
     undo.callback(latches.close)
     slots = latches.slots()

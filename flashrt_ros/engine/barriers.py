@@ -41,6 +41,10 @@ class Barriers:
         """Refuse what was stamped before ``stamp_ns`` from now on; a clock may have jumped back."""
         self._barriers[env_index][channel].stamp_ns = stamp_ns
 
+    def generation(self, env_index: int, channel: str) -> int:
+        """Return the generation before which loans are refused."""
+        return self._barriers[env_index][channel].generation
+
     def stamp_ns(self, env_index: int, channel: str) -> int:
         """Return the stamp bound."""
         return self._barriers[env_index][channel].stamp_ns

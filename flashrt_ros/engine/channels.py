@@ -12,7 +12,7 @@ import ctypes
 import itertools
 from collections import deque
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.ring import SlotMeta, SlotState, WriterRing
@@ -148,8 +148,7 @@ class Channel:
                 fix="close a writer",
             )
         index = first + rings.index(None)
-        memory = self._spare.pop(index, None) or self._make_ring(index)
-        ring = WriterRing(self, env_index, index, memory, self._tickets)
+        ring = self._new_ring(env_index, index)
         self._rings[index] = ring
         return ring
 
@@ -279,7 +278,7 @@ class Channel:
             self._unlock(address)
         linux.unmap(self.address, self.num_bytes)
 
-    def __enter__(self) -> Channel:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -303,6 +302,10 @@ class Channel:
         except BaseException:
             self.close()
             raise
+
+    def _new_ring(self, env_index: int, index: int) -> WriterRing:
+        memory = self._spare.pop(index, None) or self._make_ring(index)
+        return WriterRing(self, env_index, index, memory, self._tickets)
 
     def _make_ring(self, index: int) -> SlotMemory:
         """Map fresh sealed memory into a ring's place, in exchange for what is there."""

@@ -7,7 +7,7 @@ It knows no process and no socket: tests, notebooks and trainers run it embedded
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -23,6 +23,7 @@ from flashrt_ros.engine.library import Library
 from flashrt_ros.engine.moves import Moves
 from flashrt_ros.engine.requests import Requests
 from flashrt_ros.engine.served import Sink
+from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.engine.ticks import Ticks
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline
 from flashrt_ros.engine.verbs import Verbs
@@ -49,9 +50,11 @@ class Engine:
         model: Read-only from here on; shared by all lanes.
         config: Validated by itself; checked against the model here.
         clock_ns: Monotonic clock, ns.
+        shared: Channels that other engines of the process read too, by the model's name of
+            them; they outlive the engine. See ``SharedChannel``.
 
     Raises:
-        ConfigError: The configuration does not fit the model.
+        ConfigError: The configuration, or a shared channel, does not fit the model.
         CaptureError: A program can't be captured.
         SpecError: The model's declarations are inconsistent.
     """
@@ -62,8 +65,9 @@ class Engine:
         config: EngineConfig,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        shared: Mapping[str, SharedChannel] | None = None,
     ) -> None:
-        self.core, graphs, arena = assemble(model, config, clock_ns)
+        self.core, graphs, arena = assemble(model, config, clock_ns, shared or {})
         self._owned = _closed_in_order(self.core, graphs, arena)
         self.core.latches.on_goal = self.core.announce_goal
         self._ticks = Ticks(
@@ -71,6 +75,7 @@ class Engine:
             lambda env: self._verbs.note_chunk(env),
             lambda env: self._verbs.note_tick(env),
         )
+        self.core.latches.on_commit = self._ticks.wake
         moves = Moves(self.core, self._ticks)
         self._branches = Branches(self.core, self._ticks, moves)
         self._verbs = Verbs(self.core, self._ticks, moves, self._branches)

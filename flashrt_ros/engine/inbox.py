@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flashrt_ros.engine.channels import Channel, SlotMeta
+from flashrt_ros.engine.ring import SlotMeta
+from flashrt_ros.engine.consumer import Readable
 from flashrt_ros.engine.timeline import Branch, Environment, Timeline
 from flashrt_ros.errors import UnknownChannelError
 from flashrt_ros.runtime.spec import ChannelRole, ChannelSpec
@@ -20,7 +21,7 @@ class Inbox:
         specs: Of the channels, by name.
     """
 
-    def __init__(self, channels: Mapping[str, Channel]) -> None:
+    def __init__(self, channels: Mapping[str, Readable]) -> None:
         self.specs: dict[str, ChannelSpec] = {
             name: channel.spec for name, channel in channels.items()
         }
@@ -30,7 +31,7 @@ class Inbox:
             for role in (ChannelRole.GOAL, ChannelRole.OBSERVATION)
         )
 
-    def channel(self, name: str) -> Channel:
+    def channel(self, name: str) -> Readable:
         """Return a channel by name.
 
         Raises:

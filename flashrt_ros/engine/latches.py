@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
 
-from flashrt_ros.engine.ages import end_of_life
-from flashrt_ros.engine.barriers import Barriers
-from flashrt_ros.engine.channels import Channel, SlotMeta, WriterRing
-from flashrt_ros.engine.inbox import Inbox
+from flashrt_ros.engine.consumer import Readable
+from flashrt_ros.engine.intake import Intake
+from flashrt_ros.engine.opening import check_names, open_channels
+from flashrt_ros.engine.ring import SlotMeta
+from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.engine.staging import Staging
 from flashrt_ros.engine.timeline import Branch, Environment, Latched, Timeline
-from flashrt_ros.errors import FlashrtError, LoanError, UnknownChannelError
 from flashrt_ros.models.base import PolicyModel, slot_binding
 from flashrt_ros.runtime.backend import PASSED, Backend, Fence
 from flashrt_ros.runtime.spec import ChannelRole
@@ -24,7 +25,7 @@ NO_META = SlotMeta(sequence=0, source_sequence=0, stamp_ns=0, committed_ns=0, ge
 """Of a slot nobody committed."""
 
 
-class Latches(Inbox):
+class Latches(Intake):
     """Owner of every channel of the engine.
 
     A channel named in ``staged`` is copied to private memory at the latch, and the
@@ -37,6 +38,12 @@ class Latches(Inbox):
         num_branches: Branches that may live at once, each with a restored goal.
         staged: Channels forced through a copy.
         detect_torn: Keep a copy of a goal at its latch and compare when it is given back.
+        shared: Channels that other engines read too, by name; left as soon as this is closed.
+        clock_ns: The engine's, for the ages of what is shared.
+
+    Raises:
+        UnknownChannelError: The model has no such channel to stage or share.
+        ConfigError: A shared channel is not what the model expects, or has no place left.
     """
 
     def __init__(
@@ -48,34 +55,26 @@ class Latches(Inbox):
         num_branches: int = 0,
         staged: tuple[str, ...] = (),
         detect_torn: bool = False,
+        shared: Mapping[str, SharedChannel] | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        specs = model.channels()
-        names = [spec.name for spec in specs]
-        unknown = [name for name in staged if name not in names]
-        if unknown:
-            raise UnknownChannelError(
-                f"staged channel '{unknown[0]}' is none of the model's",
-                expected=", ".join(names),
-            )
+        shared, specs = shared or {}, model.channels()
+        check_names("staged", staged, specs)
+        check_names("shared", shared, specs)
+        is_host = backend.device.type == "cpu"
         with ExitStack() as undo:
-            channels = {
-                spec.name: undo.enter_context(
-                    Channel(
-                        spec,
-                        num_environments=num_environments,
-                        # a goal brought back for each timeline, one that is about to take its
-                        # place, and one that the device has yet to read for a plan that was left
-                        num_engine_slots=num_environments + num_branches + 2,
-                        locker=None
-                        if backend.device.type == "cpu" or spec.name in staged
-                        else backend,  # which reads the rings in place, from another memory
-                    )
-                )
-                for spec in specs
-            }
+            channels = open_channels(
+                specs,
+                self,
+                undo,
+                num_environments=num_environments,
+                num_branches=num_branches,
+                lockers={} if is_host else {s.name: backend for s in specs if s.name not in staged},
+                shared=shared,
+            )
             self._staging = Staging(channels, staged, backend)
             undo.pop_all()
-        super().__init__(channels)
+        super().__init__(channels, num_environments=num_environments, clock_ns=clock_ns)
         self.on_goal: Callable[[Environment, str, SlotMeta, int], None] = _ignore
         """Called when an environment latches a goal it has not read before: on which channel,
         and before which node of its plan, 0 at the beginning of one, or between plans."""
@@ -83,111 +82,10 @@ class Latches(Inbox):
         self.torn_reads = 0
         self._detect_torn = detect_torn
         self._leaving: list[tuple[str, Latched]] = []
-        self._barriers = Barriers(tuple(self.specs), num_environments)
-
-    def num_dropped(self, env_index: int, role: ChannelRole) -> int:
-        """Count the commits of a role's channels that a barrier refused."""
-        return sum(self._barriers.num_refused(env_index, name) for name in self.named(role))
 
     def slots(self) -> dict[str, torch.Tensor]:
         """Return the tensors that graphs read, ``"channel.field"`` → ``[num_slots, *shape]``."""
         return self._staging.views()
-
-    # writers -----------------------------------------------------------------------------
-
-    def open_writer(self, channel: str, env_index: int) -> WriterRing:
-        """Give a writer a ring of its own.
-
-        Raises:
-            UnknownChannelError: The model has no such channel.
-            NoWriterRingError: Every ring is taken.
-        """
-        self.release_read()
-        return self.channel(channel).open_ring(env_index)
-
-    def close_writer(self, ring: WriterRing) -> None:
-        """Take a ring back, with its loan; what it committed stays handed over."""
-        ring.channel.close_ring(ring)
-
-    def loan(self, ring: WriterRing, generation: int) -> tuple[int, int]:
-        """Loan a slot under a generation; returns slot and ticket.
-
-        Raises:
-            NoFreeSlotError: None is free.
-        """
-        self.release_read()
-        return ring.loan(generation)
-
-    def commit(
-        self,
-        ring: WriterRing,
-        slot: int,
-        ticket: int,
-        *,
-        stamp_ns: int,
-        source_sequence: int,
-        now_ns: int,
-        lifetime_ns: int = 0,
-    ) -> int:
-        """Take a loaned slot over as the newest of its channel; returns its sequence.
-
-        Args:
-            ring: The writer's.
-            slot: From the ring's start.
-            ticket: Of the loan.
-            stamp_ns: Writer's clock.
-            source_sequence: Writer's own number.
-            now_ns: Engine's clock.
-            lifetime_ns: How long it may be acted on, from its stamp; 0 for ever.
-
-        Raises:
-            LoanError: Not this writer's loan.
-            PayloadRangeError: The lifetime is negative. The slot goes back.
-            StaleGenerationError: Loaned before the barrier. The slot goes back.
-            StaleStampError: Stamped before the barrier. The slot goes back.
-        """
-        loaned = ring.loan_generation(slot, ticket)
-        try:
-            expires_ns = end_of_life(stamp_ns, lifetime_ns)
-            self._barriers.admit(
-                ring.env_index,
-                ring.channel.spec.name,
-                generation=loaned,
-                stamp_ns=stamp_ns,
-            )
-        except FlashrtError:
-            ring.return_loan(slot, ticket)
-            raise
-        return ring.commit(slot, ticket, stamp_ns, source_sequence, now_ns, expires_ns)
-
-    def check_goal_commit(
-        self,
-        env: Environment,
-        ring: WriterRing,
-        slot: int,
-        ticket: int,
-        *,
-        stamp_ns: int,
-        lifetime_ns: int,
-    ) -> None:
-        """Refuse what :meth:`commit` would refuse, and what is no goal of the environment.
-
-        Raises:
-            LoanError: Not this writer's loan, or no goal of this environment.
-            PayloadRangeError: The lifetime is negative.
-            StaleGenerationError: Loaned before the barrier.
-            StaleStampError: Stamped before the barrier.
-        """
-        spec = ring.channel.spec
-        if spec.role is not ChannelRole.GOAL or ring.env_index != env.env_index:
-            raise LoanError(
-                "an interrupt can't hand this slot over",
-                expected=f"one of a goal writer of environment {env.env_index}",
-                found=f"one of channel '{spec.name}' of environment {ring.env_index}",
-            )
-        generation = ring.loan_generation(slot, ticket)
-        end_of_life(stamp_ns, lifetime_ns)
-        self._barriers.admit(ring.env_index, spec.name, generation=generation, stamp_ns=stamp_ns)
 
     # barriers ----------------------------------------------------------------------------
 
@@ -220,22 +118,6 @@ class Latches(Inbox):
                 self._barriers.set_stamp(env.env_index, name, stamp_ns)
             self.channel(name).drop_pending(env.env_index)
             self.unlatch(env, name)
-
-    def observation_bound_ns(self, env: Environment) -> int:
-        """Return the stamp that observations must have reached, 0 where any does."""
-        bounds = [self._barriers.stamp_ns(env.env_index, name) for name in self._observations]
-        return max(bounds, default=0)
-
-    def goal_bound_ns(self, env: Environment) -> dict[str, int]:
-        """Return the stamp that goals must have reached, by channel, 0 where any does."""
-        return {name: self._barriers.stamp_ns(env.env_index, name) for name in self._goals}
-
-    def set_goal_bound(self, env: Environment, stamp_ns: int | Mapping[str, int]) -> None:
-        """Refuse goals stamped before ``stamp_ns`` from now on, by channel or on every one."""
-        if isinstance(stamp_ns, int):
-            stamp_ns = dict.fromkeys(self._goals, stamp_ns)
-        for name, bound_ns in stamp_ns.items():
-            self._barriers.set_stamp(env.env_index, name, bound_ns)
 
     # latching ----------------------------------------------------------------------------
 
@@ -373,7 +255,7 @@ class Latches(Inbox):
             channel.close()
         self._staging.close()
 
-    def _take_pending(self, env: Environment, name: str, channel: Channel, node: int = 0) -> None:
+    def _take_pending(self, env: Environment, name: str, channel: Readable, node: int = 0) -> None:
         if channel.pending(env.env_index) is None:
             return
         self.unlatch(env, name)

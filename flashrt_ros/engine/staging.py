@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import torch
 
-from flashrt_ros.engine.channels import Channel
+from flashrt_ros.engine.consumer import Readable
 from flashrt_ros.runtime.backend import Backend
 
 
@@ -27,7 +27,7 @@ class Staging:
     """
 
     def __init__(
-        self, channels: Mapping[str, Channel], names: tuple[str, ...], backend: Backend
+        self, channels: Mapping[str, Readable], names: tuple[str, ...], backend: Backend
     ) -> None:
         self._channels = channels
         self._backend = backend

@@ -1,37 +1,132 @@
 #!/usr/bin/env bash
 # The tests that need a CUDA device and every bench on it, within ten minutes.
 #
-#   test/gpu/run_all.sh FOLDER
+#   test/gpu/run_all.sh FOLDER                    all of it
+#   test/gpu/run_all.sh FOLDER tests|bench-a|bench-b|NAME...    a part, or benches by name
 #
-# Writes there: tests.txt, benches.txt, benches.json, device.txt and plots.tar.gz. Ends with 1 if
-# a test failed, a bench found a wrong result, or a target was missed; everything is written even
-# so. The Python to use may be named in PYTHON. ROS is not needed: what needs it is left out.
+# Writes to FOLDER: log.txt, summary.txt, benches.json, plots.tar.gz and the tests' results as
+# tests-*.xml, each as soon as there is something to write, so that whoever is killed leaves what
+# there is. What fails or hangs costs its own figures only. Ends with 1 if anything failed or a
+# target was missed. ROS is not needed: what needs it is left out, and says so.
+#
+# PYTHON names the Python, LIMIT_S the seconds to take (570), DEVICE another device (cpu).
 set -uo pipefail
 
-folder=${1:?"usage: $0 FOLDER"}
-python=${PYTHON:-python3}
-tests_s=210 benches_s=300
+folder=${1:?"usage: $0 FOLDER [all | tests | bench-a | bench-b | NAME...]"}
+shift
+parts=("${@:-all}")
+python=${PYTHON:-python3} device=${DEVICE:-cuda} limit_s=${LIMIT_S:-570}
 
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 cd "$(dirname "$0")/../.."
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 # A device that is missing must fail here, not skip.
-export FLASHRT_REQUIRE_GPU=1
-plots=$(mktemp -d)
-trap 'rm -rf "$plots"' EXIT
+[ "$device" = cuda ] && export FLASHRT_REQUIRE_GPU=1
 
+# Seconds that a bench is worth: shares of the time there is.
+declare -A worth=(
+  [replay]=200 [restore]=45 [snapshot]=75 [fork]=20 [steady]=20 [ttft]=130
+  [pinned]=60 [archive]=55 [tick]=60 [goal]=80 [interrupt]=45 [service]=45 [cohost]=60
+)
+group_a=" replay restore snapshot fork steady ttft "
+other_s=40  # of a bench that is not named above; it is in part b
+start_s=8   # to import, to open the device, to draw
+least_s=11  # below ten seconds a bench takes its smallest size only
+tests_s=200
+
+known=$("$python" -c 'from flashrt_ros.bench.registry import BENCHES; print(*BENCHES)') || exit 1
+benches=() has_tests=no
+for part in "${parts[@]}"; do
+  case $part in
+    tests) has_tests=yes ;;
+    all) has_tests=yes; read -ra benches <<<"$known" ;;
+    bench-a) for name in $known; do [[ $group_a == *" $name "* ]] && benches+=("$name"); done ;;
+    bench-b) for name in $known; do [[ $group_a == *" $name "* ]] || benches+=("$name"); done ;;
+    *) [[ " $known " == *" $part "* ]] || { echo "no part or bench '$part': $known" >&2; exit 2; }
+      benches+=("$part") ;;
+  esac
+done
+
+scratch=$(mktemp -d)
+mkdir "$scratch/json" "$scratch/plots"
 status=0
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv > "$folder/device.txt" 2>&1
-date -u +%Y-%m-%dT%H:%MZ >> "$folder/device.txt"
 
-timeout --kill-after=10 "$tests_s" "$python" -m pytest -q -m gpu -p no:cacheprovider \
-    2>&1 | tee "$folder/tests.txt" || status=1
+# summarize: renew what is kept of the benches and tests that have ended
+summarize() {
+  "$python" test/gpu/summarize.py "$scratch/json" "$folder" >"$scratch/shown" 2>>"$folder/log.txt"
+}
+finish() {
+  trap - EXIT INT TERM
+  jobs -p | xargs -r kill 2>/dev/null
+  summarize && cat "$scratch/shown"
+  rm -rf "$scratch"
+  exit "$status"
+}
+trap finish EXIT
+trap 'status=130; exit' INT TERM
 
-# A bench may take more than its share where it has to start or capture something first.
-timeout --kill-after=10 $((benches_s + 60)) "$python" -m flashrt_ros.cli.main bench all \
-    --device cuda --budget "$benches_s" --check --json "$folder/benches.json" --plot "$plots" \
-    2>&1 | tee "$folder/benches.txt" || status=1
+say() { printf '%4d s  %s\n' "$SECONDS" "$1" | tee -a "$folder/log.txt"; }
 
-tar -czf "$folder/plots.tar.gz" -C "$plots" .
-exit "$status"
+# limited SECONDS COMMAND...: run it into the log, kill it when the time is up
+limited() {
+  local seconds=$1
+  shift
+  # In the background, so that a signal is heeded at once.
+  timeout --kill-after=10 "$seconds" "$@" >>"$folder/log.txt" 2>&1 &
+  wait $!
+}
+
+# run_tests NAME SECONDS ARGUMENTS...
+run_tests() {
+  local name=$1 seconds=$2
+  shift 2
+  limited "$seconds" "$python" -m pytest -v -m gpu -p no:cacheprovider \
+    --basetemp="$(mktemp -d "$scratch/t.XXXX")" --junitxml="$folder/tests-$name.xml" "$@"
+  local code=$?
+  [ $code -eq 0 ] || status=1
+  say "tests, $name: $([ $code -eq 124 ] && echo 'out of time' || echo "exit code $code")"
+}
+
+has_module() { "$python" -c "import $1" 2>/dev/null; }
+
+{
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
+  date -u +%Y-%m-%dT%H:%MZ
+  "$python" -c 'import platform, torch; print(platform.python_version(), torch.__version__)'
+} >>"$folder/log.txt" 2>&1
+
+if [ $has_tests = yes ]; then
+  limits=()
+  has_module pytest_timeout && limits=(--timeout=100)
+  # These look at the device's free memory, or at what overlaps on it: nobody beside them.
+  alone=(test/runtime/test_cuda.py test/engine/embedded/test_cuda_engine.py)
+  run_tests alone $((tests_s / 2)) "${limits[@]}" "${alone[@]}"
+  workers=()
+  has_module xdist && workers=(-n 6 --dist loadfile)
+  run_tests others $tests_s "${limits[@]}" "${workers[@]}" "${alone[@]/#/--ignore=}"
+fi
+
+worth_of() { echo "${worth[$1]:-$other_s}"; }
+
+num_left=${#benches[@]}
+for name in "${benches[@]}"; do
+  # Everybody's share of what is left; what one leaves over goes to those that follow.
+  total=0
+  for other in "${benches[@]: -$num_left}"; do total=$((total + $(worth_of "$other"))); done
+  seconds=$(((limit_s - SECONDS - start_s * num_left) * $(worth_of "$name") / total))
+  [ $seconds -ge $least_s ] || seconds=$least_s
+  [ $seconds -le $((2 * $(worth_of "$name"))) ] || seconds=$((2 * $(worth_of "$name")))
+  num_left=$((num_left - 1))
+  begun=$SECONDS
+  # A bench may take more than its share where it has to start, capture or compile something.
+  limited $((seconds + 60)) "$python" -m flashrt_ros.cli.main bench "$name" --device "$device" \
+    --budget "$seconds" --check --json "$scratch/json" --plot "$scratch/plots"
+  code=$?
+  [ $code -eq 0 ] || status=1
+  [ -e "$scratch/json/$name.json" ] || echo "$code" >"$scratch/json/$name.failed"
+  say "$name: $((SECONDS - begun)) s of $seconds, exit code $code"
+  tar -czf "$scratch/plots.tar.gz" -C "$scratch/plots" . &&
+    mv "$scratch/plots.tar.gz" "$folder/plots.tar.gz"
+  summarize
+done

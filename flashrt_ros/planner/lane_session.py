@@ -5,22 +5,18 @@ from __future__ import annotations
 import ctypes
 import struct
 
-from flashrt_ros.errors import PayloadShapeError
-from flashrt_ros.models.hybrid_lm import (
-    CHOOSE,
-    DECODE,
-    LOG_PROBABILITY,
-    NEXT_TOKEN,
-    HybridLm,
-)
+from flashrt_ros.models.hybrid_lm import LOG_PROBABILITY, NEXT_TOKEN, HybridLm
 from flashrt_ros.models.hybrid_session import HybridSession
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import Lane
 from flashrt_ros.runtime.noise import NoiseRing
 
+_NEVER = (-1,)
+"""Tokens that end a text: none. With some named, a session takes one token in at a time."""
+
 
 class LaneSession(HybridSession):
-    """A session of a planner engine's lane; nothing here waits for the device.
+    """A session of a planner engine's lane, whose ``submit_`` calls never wait for the device.
 
     Owns the host memory that a token is copied to, besides what its base owns.
 
@@ -34,15 +30,26 @@ class LaneSession(HybridSession):
         BackendError: There is no memory.
     """
 
+    _known: int | None = None
+
     def __init__(self, model: HybridLm, graphs: GraphSet, lane: Lane, noise: NoiseRing) -> None:
         super().__init__(model, graphs, lane, noise)
-        first, second = (self._layout.by_name[name] for name in (NEXT_TOKEN, LOG_PROBABILITY))
-        self._first = min(first.offset, second.offset)
-        end = max(place.offset + place.spec.num_bytes for place in (first, second))
-        self._num_read_bytes = end - self._first
-        self._token_at = first.offset - self._first
-        self._score_at = second.offset - self._first
-        self._told = self._backend.allocate_host_block(self._num_read_bytes)
+        token, score = (self.layout.by_name[name] for name in (NEXT_TOKEN, LOG_PROBABILITY))
+        first = min(token.offset, score.offset)
+        end = max(place.offset + place.spec.num_bytes for place in (token, score))
+        self._read_address = lane.address + first
+        self._num_read_bytes = end - first
+        self._token_at, self._score_at = token.offset - first, score.offset - first
+        try:
+            self._told = self.backend.allocate_host_block(self._num_read_bytes)
+        except BaseException:
+            super().close()
+            raise
+
+    @property
+    def next_token(self) -> int:
+        """Token that follows what the lane holds; waits for the device unless it is known."""
+        return super().next_token if self._known is None else self._known
 
     def submit_decode(self, token: int) -> None:
         """Take in the token that was chosen last, and choose the one after it.
@@ -55,10 +62,11 @@ class LaneSession(HybridSession):
             LanePoisonedError: A replay failed before; restore or reset.
             BackendError: The replay failed.
         """
-        self._check_room(1, "a text that is decoded")
-        self._bind_noise(self._position + 1)
-        self._lane.replay(DECODE)
-        self._advance([token])
+        self._known = token
+        try:
+            self.decode(1, stop=_NEVER)
+        finally:
+            self._known = None
 
     def submit_choose(self) -> None:
         """Choose the next token again, as sampling and bias are now.
@@ -68,16 +76,15 @@ class LaneSession(HybridSession):
             LanePoisonedError: A replay failed before; restore or reset.
             BackendError: The replay failed.
         """
-        if not self._position:
-            raise PayloadShapeError("no token can be chosen", expected="at least one before")
-        self._bind_noise(self._position)
-        self._lane.replay(CHOOSE)
+        self._known = 0  # what it returns is read later
+        try:
+            self.choose()
+        finally:
+            self._known = None
 
     def submit_reading(self) -> None:
         """Have the next token and its probability copied to the host, after what was submitted."""
-        self._backend.copy(
-            self._told.address, self._lane.address + self._first, self._num_read_bytes
-        )
+        self.backend.copy(self._told.address, self._read_address, self._num_read_bytes)
 
     def chosen(self) -> tuple[int, float]:
         """Return the token that :meth:`submit_reading` found, and its log-probability.

@@ -43,12 +43,15 @@ class CudaBackend(Backend):
     Args:
         index: Of the device.
         is_integrated: Whether the device shares the host's memory; None asks the driver.
+        is_background: Whether what is submitted gives way to other backends of the process.
 
     Raises:
         BackendError: There is no such device, or its driver is too old.
     """
 
-    def __init__(self, index: int = 0, *, is_integrated: bool | None = None) -> None:
+    def __init__(
+        self, index: int = 0, *, is_integrated: bool | None = None, is_background: bool = False
+    ) -> None:
         _check_device(index)
         torch.cuda.set_device(index)
         # That may only note the index. Calls of the driver need the context to be current in
@@ -65,7 +68,7 @@ class CudaBackend(Backend):
             attribute(Attribute.HOST_REGISTER_SUPPORTED, index)
             and attribute(Attribute.CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, index)
         )
-        self._streams = Streams(self._driver, self._device)
+        self._streams = Streams(self._driver, self._device, is_background=is_background)
         with ExitStack() as undo:
             undo.callback(self._streams.close)
             self._staging = Staging(self._driver, self._streams, self._device)

@@ -18,6 +18,7 @@ _NUM_EVENTS = 64
 
 PLAN_PRIORITY = -2
 STATE_PRIORITY = -3
+BACKGROUND_PRIORITY = 0
 """torch takes a smaller number as more urgent; the driver rounds to what it has."""
 
 
@@ -134,13 +135,19 @@ class Streams:
     Args:
         driver: Calls.
         device: Where they run.
+        is_background: Whether all three give way to the plan and state streams of others.
     """
 
-    def __init__(self, driver: Driver, device: torch.device) -> None:
+    def __init__(
+        self, driver: Driver, device: torch.device, *, is_background: bool = False
+    ) -> None:
         self._driver = driver
-        self.plan = Stream(driver, device, PLAN_PRIORITY)
-        self.state = Stream(driver, device, STATE_PRIORITY)
-        self.copy = Stream(driver, device, 0)
+        plan, state = PLAN_PRIORITY, STATE_PRIORITY
+        if is_background:
+            plan = state = BACKGROUND_PRIORITY
+        self.plan = Stream(driver, device, plan)
+        self.state = Stream(driver, device, state)
+        self.copy = Stream(driver, device, BACKGROUND_PRIORITY)
         self._last = self.state
 
     def before_plan(self) -> Stream:

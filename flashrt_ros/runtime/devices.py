@@ -23,11 +23,13 @@ def check_device(device: str) -> None:
         raise ConfigError("unknown device", expected="'cpu', 'cuda' or 'cuda:N'", found=device)
 
 
-def make_backend(device: str) -> Backend:
+def make_backend(device: str, *, is_background: bool = False) -> Backend:
     """Open a device.
 
     Args:
         device: "cpu", "cuda" (device 0) or "cuda:N".
+        is_background: Whether what is submitted gives way to other backends of the process on
+            the same device; nothing on the host, where each does what it is asked at once.
 
     Returns:
         Its backend; the caller closes it.
@@ -43,4 +45,4 @@ def make_backend(device: str) -> Backend:
         return CpuBackend()
     from flashrt_ros.runtime.cuda import CudaBackend
 
-    return CudaBackend(int(device.partition(":")[2] or 0))
+    return CudaBackend(int(device.partition(":")[2] or 0), is_background=is_background)

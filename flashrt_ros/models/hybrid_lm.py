@@ -1,8 +1,9 @@
 """A hybrid language model as buffers and programs: Qwen3-Next and Qwen3.5.
 
 Two programs advance a lane: ``prefill`` takes up to a chunk of tokens, always at the same
-shapes, with the number of valid ones in a buffer; ``decode`` takes the token that the last
-one chose. ``choose`` chooses again, under another seed, temperature or bias. A layer updates
+shapes, with the number of valid ones in a buffer, and where a chunk is long there is a second
+one of 64 tokens, which gives the same bytes; ``decode`` takes the token that the last one
+chose. ``choose`` chooses again, under another seed, temperature or bias. A layer updates
 its state in place, so each replay is a plan of its own, and what lies between two is a
 boundary.
 """
@@ -53,6 +54,7 @@ NUM_VALID = "num_valid"  # int64[1]: how many of TOKENS count, at least one
 BIAS = "bias"  # float32[V], added to the logits before a token is chosen; -inf forbids
 
 PREFILL: ShapeKey = ("prefill",)
+SHORT_PREFILL: ShapeKey = ("prefill", BORDER_TOKENS)  # where a chunk is longer than that
 DECODE: ShapeKey = ("decode",)
 CHOOSE: ShapeKey = ("choose",)
 
@@ -229,8 +231,15 @@ class HybridLm:
         )
 
     def programs(self) -> Mapping[ShapeKey, Program]:
-        """Return ``prefill``, ``decode`` and ``choose``."""
-        return {PREFILL: self._prefill, DECODE: self._decode, CHOOSE: self._choose}
+        """Return ``prefill``, the short one where a chunk is longer, ``decode`` and ``choose``."""
+        others = {DECODE: self._decode, CHOOSE: self._choose}
+        if self._chunk_length == BORDER_TOKENS:
+            return {PREFILL: self._prefill, **others}
+        return {PREFILL: self._prefill, SHORT_PREFILL: self._prefill_short, **others}
+
+    def prefill_key(self, count: int) -> ShapeKey:
+        """Return the key of the cheapest program that takes so many tokens, a chunk at most."""
+        return SHORT_PREFILL if count <= BORDER_TOKENS < self._chunk_length else PREFILL
 
     def initial_state(self) -> Mapping[str, Tensor]:
         """Return nothing: an empty text is all zeros."""
@@ -246,7 +255,13 @@ class HybridLm:
         return self._digest
 
     def _prefill(self, buffers: Buffers, slots: Slots) -> None:
-        rows, change = self._run(buffers[TOKENS], buffers, buffers[NUM_VALID])
+        self._take_in(buffers[TOKENS], buffers, slots)
+
+    def _prefill_short(self, buffers: Buffers, slots: Slots) -> None:
+        self._take_in(buffers[TOKENS][:BORDER_TOKENS], buffers, slots)
+
+    def _take_in(self, tokens: Tensor, buffers: Buffers, slots: Slots) -> None:
+        rows, change = self._run(tokens, buffers, buffers[NUM_VALID])
         # A capture runs over a lane of zeros, where no token is valid.
         last = (buffers[NUM_VALID] - 1).clamp(min=0)
         self._finish(rows.index_select(0, last), change.index_select(0, last), buffers, slots)

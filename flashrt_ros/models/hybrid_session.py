@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import struct
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -14,12 +14,10 @@ import numpy.typing as npt
 from flashrt_ros.errors import (
     BoundaryError,
     ParameterRangeError,
-    PayloadRangeError,
     PayloadShapeError,
-    PayloadTypeError,
 )
 from flashrt_ros.models.base import NOISE_SEED, NOISE_SLOT
-from flashrt_ros.models.hybrid_borders import SessionCapsule, split_at_borders
+from flashrt_ros.models.hybrid_borders import LastBorder, SessionCapsule, split_at_borders
 from flashrt_ros.models.hybrid_config import BORDER_TOKENS
 from flashrt_ros.models.hybrid_lm import (
     CHOOSE,
@@ -28,16 +26,18 @@ from flashrt_ros.models.hybrid_lm import (
     LOGITS,
     NEXT_TOKEN,
     NUM_VALID,
-    PREFILL,
     TEMPERATURE,
     TOKENS,
     HybridLm,
 )
+from flashrt_ros.models.hybrid_tokens import checked_tokens
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import Lane
 from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.spec import ArenaLayout
+
+_TOKEN_BYTES = 8
 
 
 class HybridSession:
@@ -47,7 +47,7 @@ class HybridSession:
     the device. Noise of the token at a position is drawn from the seed and that position
     alone, so that a restored session draws what the uninterrupted one drew.
 
-    Ownership: the session owns the copy of the last border; model, graphs, lane and noise
+    Ownership: the session owns a copy of the last border; model, graphs, lane and noise
     are the caller's and outlive it. The lane is the session's alone meanwhile.
 
     Args:
@@ -67,9 +67,14 @@ class HybridSession:
         self._lane = lane
         self._noise = noise
         self._fixed_bytes = self._layout.used_bytes(0)
-        self._border_copy = self._backend.allocate_block(self._fixed_bytes)
-        self._blank = self._backend.allocate_block(self._fixed_bytes)
-        self._border: int | None = 0  # position of the copy; None where there is none
+        with ExitStack() as undo:
+            self._border = LastBorder(self._backend, lane.address, self._fixed_bytes)
+            undo.callback(self._border.close)
+            self._blank = self._backend.allocate_block(self._fixed_bytes)
+            undo.callback(self._blank.close)
+            self._chosen = self._backend.allocate_host_block(BORDER_TOKENS * _TOKEN_BYTES)
+            undo.callback(self._chosen.close)
+            self._undo = undo.pop_all()
         self.reset()
 
     @property
@@ -122,10 +127,9 @@ class HybridSession:
         self._backend.copy(self._lane.address, self._blank.address, self._fixed_bytes)
         self._lane.clear_poison()
         self._position = 0
-        self._since_border: list[int] = []
         self._pending: tuple[int, ...] = ()
         self._temperature, self._seed = 0.0, 0
-        self._keep_border()
+        self._border.reach(0)
 
     def set_sampling(self, *, temperature: float, seed: int = 0) -> None:
         """Set how tokens are chosen from now on; see :meth:`choose` for the next one.
@@ -152,7 +156,7 @@ class HybridSession:
             (NOISE_SEED, struct.pack("<q", seed)),
         ):
             self.write(name, data)
-            self._backend.write(self._border_copy.address + self._offset(name), data)
+            self._border.write(self._offset(name), data)
         self._temperature, self._seed = temperature, seed
 
     def append(self, tokens: Sequence[int]) -> None:
@@ -171,7 +175,7 @@ class HybridSession:
         """
         if not len(tokens):
             raise PayloadShapeError("a prompt is empty", expected="at least one token")
-        self._take([*self._pending, *self._checked(tokens)])
+        self._take([*self._pending, *checked_tokens(tokens, self._model.config.vocab_size)])
 
     def choose(self) -> int:
         """Choose the next token again, as sampling and bias are now; waits for the device.
@@ -185,11 +189,14 @@ class HybridSession:
         """
         self._take_pending("chosen")
         self._bind_noise(self._position)
+        self._border.leave()
         self._lane.replay(CHOOSE)
         return self.next_token
 
     def decode(self, count: int, *, stop: Collection[int] = ()) -> list[int]:
         """Choose tokens and take each in, one after the other.
+
+        Greedy and without ``stop`` the device is waited for at borders and at the end only.
 
         Args:
             count: Most tokens to choose.
@@ -208,8 +215,13 @@ class HybridSession:
         self._check_room(len(self._pending) + count, "a text that is decoded")
         self._take_pending("decoded")
         tokens: list[int] = []
+        if not stop and not self._temperature:
+            while len(tokens) < count:
+                tokens += self._decode_ahead(count - len(tokens))
+            return tokens
         while len(tokens) < count and (token := self.next_token) not in stop:
             self._bind_noise(self._position + 1)
+            self._border.leave()
             self._lane.replay(DECODE)
             self._advance([token])
             tokens.append(token)
@@ -233,19 +245,20 @@ class HybridSession:
                 position that this session was restored at; says which positions are legal.
             BackendError: There is no memory for the copy.
         """
-        tail = (*self._since_border, *self._pending)
+        tail = (*self._border.since, *self._pending)
         if any_position or not self._position % BORDER_TOKENS:
             return self._copy_out(self._lane.address, self._position, self._pending)
         following = self._position - self._position % BORDER_TOKENS + BORDER_TOKENS
-        if align_down and self._border is not None:
-            return self._copy_out(self._border_copy.address, self._border, tail)
-        legal = [following] if self._border is None else [self._border, following]
+        border = self._border.position
+        if align_down and border is not None:
+            return self._copy_out(self._border.address, border, tail)
+        legal = [following] if border is None else [border, following]
         raise BoundaryError(
             f"position {self._position} is no border",
             expected=f"one of {', '.join(map(str, legal))} (multiples of {BORDER_TOKENS})",
             found=self._position,
             fix="snapshot there, or align down and append the tail again"
-            if self._border is not None
+            if border is not None
             else "go on to the next border",
         )
 
@@ -259,12 +272,11 @@ class HybridSession:
         self._lane.clear_poison()
         self._position = capsule.position
         self._pending = capsule.tail
-        self._since_border = []
         self._temperature, self._seed = capsule.temperature, capsule.seed
         if capsule.position % BORDER_TOKENS:
-            self._border = None
+            self._border.forget()
         else:
-            self._keep_border()
+            self._border.reach(capsule.position)
 
     def read(self, name: str) -> bytes:
         """Copy a buffer of the lane out, as of all that is submitted; waits for it."""
@@ -277,8 +289,7 @@ class HybridSession:
 
     def close(self) -> None:
         """Free the copy of the last border; idempotent."""
-        self._border_copy.close()
-        self._blank.close()
+        self._undo.close()
 
     def _take(self, tokens: list[int]) -> None:
         self._check_room(len(tokens), "a prompt")
@@ -289,8 +300,26 @@ class HybridSession:
             piece = tokens[start - first : stop - first]
             self.write(TOKENS, np.array(piece, np.int64).tobytes())
             self.write(NUM_VALID, struct.pack("<q", len(piece)))
-            self._lane.replay(PREFILL)
+            if stop % BORDER_TOKENS:
+                self._border.leave()
+            self._lane.replay(self._model.prefill_key(len(piece)))
             self._advance(piece)
+
+    def _decode_ahead(self, count: int) -> list[int]:
+        """Decode up to the next border without waiting in between.
+
+        Each token is copied out before the replay that takes it in and chooses the next.
+        """
+        count = min(count, BORDER_TOKENS - self._position % BORDER_TOKENS)
+        chosen = self._lane.address + self._offset(NEXT_TOKEN)
+        self._border.leave()
+        for at in range(count):
+            self._backend.copy(self._chosen.address + at * _TOKEN_BYTES, chosen, _TOKEN_BYTES)
+            self._lane.replay(DECODE)
+        self._backend.fence().wait()
+        tokens: list[int] = np.frombuffer(self._chosen.view(), np.int64)[:count].tolist()
+        self._advance(tokens)
+        return tokens
 
     def _take_pending(self, what: str) -> None:
         if self._pending:
@@ -302,14 +331,9 @@ class HybridSession:
 
     def _advance(self, tokens: list[int]) -> None:
         self._position += len(tokens)
-        self._since_border += tokens
+        self._border.take(tokens)
         if not self._position % BORDER_TOKENS:
-            self._keep_border()
-
-    def _keep_border(self) -> None:
-        self._backend.copy(self._border_copy.address, self._lane.address, self._fixed_bytes)
-        self._border = self._position
-        self._since_border = []
+            self._border.reach(self._position)
 
     def _copy_out(self, fixed_address: int, position: int, tail: tuple[int, ...]) -> SessionCapsule:
         """Take the small buffers from an address, and the cache from the lane.
@@ -349,25 +373,6 @@ class HybridSession:
                 found=self._position + count,
                 fix="shorten it, or configure more positions",
             )
-
-    def _checked(self, tokens: Sequence[int]) -> list[int]:
-        vocab_size = self._model.config.vocab_size
-        checked: list[int] = []
-        for at, token in enumerate(tokens):
-            try:
-                value = operator.index(token)
-            except TypeError as error:
-                raise PayloadTypeError(
-                    f"token {at} of a prompt", expected="an integer", found=repr(token)[:80]
-                ) from error
-            if not 0 <= value < vocab_size:
-                raise PayloadRangeError(
-                    f"token {at} of a prompt is outside the vocabulary",
-                    expected=f"0 to {vocab_size - 1}",
-                    found=value,
-                )
-            checked.append(value)
-        return checked
 
     def _offset(self, name: str) -> int:
         return self._layout.by_name[name].offset

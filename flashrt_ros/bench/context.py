@@ -65,6 +65,7 @@ class Context:
         hire: Starts processes.
         rng: Orders peers.
         tell: Told the share of the budget that is spent, and what is going on.
+        is_ablation: Show what a restore without a part of the state is worth, and time nothing.
     """
 
     device: Device
@@ -72,6 +73,7 @@ class Context:
     hire: Hire
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     tell: Callable[[float, str], None] = lambda share, text: None
+    is_ablation: bool = False
 
     @property
     def is_tiny(self) -> bool:

@@ -137,7 +137,7 @@ def _lines(axes: Axes, panel: LinePanel) -> None:
     if panel.limit is not None:
         axes.axhline(panel.limit, color=BAD, lw=1.0, ls=(0, (4, 3)), zorder=1, label="target")
     values = [x for line in panel.lines for x in line.x]
-    if min(values) > 0 and max(values) / min(values) > _SPAN:
+    if min(values) > 0 and (panel.log_x or max(values) / min(values) > _SPAN):
         axes.set_xscale("log", base=2)
         ticks = sorted(set(values))
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

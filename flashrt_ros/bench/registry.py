@@ -56,5 +56,8 @@ BENCHES: dict[str, Bench] = {
     ),
     "service": Bench("service", "resets beside empty calls, as a service and from a client"),
     "steady": Bench("steady", "what 10000 ticks leave behind in memory"),
+    "ttft": Bench(
+        "ttft", "the first token after a long prefix, from a capsule beside computing it", 5.0
+    ),
 }
 """In the order of ``all``."""

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from flashrt_ros.bench.result import Result, Row
 
 ALL = "all"
+_ABLATED = "ttft"
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"time to take, repetitions follow from it; {SECONDS:g}, or as much for each of 'all'",
     )
+    parser.add_argument(
+        "--ablation",
+        action="store_true",
+        help="of ttft: where a text diverges that is restored without a part of its state",
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the rows here; may be a folder"
@@ -68,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: There is no such device, folder or matplotlib.
     """
     is_all = arguments.name == ALL
+    if arguments.ablation and arguments.name != _ABLATED:
+        raise ConfigError("--ablation belongs to a bench", expected=_ABLATED, found=arguments.name)
     _check_files(arguments, is_all=is_all)
     from flashrt_ros.bench.devices import DEVICES
 
@@ -84,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.plot is not None:
             _plot(arguments.plot, result)
 
-    num_failed = _run(names, device, budget_s, keep)
+    num_failed = _run(names, device, budget_s, keep, is_ablation=arguments.ablation)
     is_missed = arguments.check and any(result.missed for result in results)
     return 1 if num_failed or is_missed else 0
 
@@ -114,7 +123,12 @@ def shown(result: Result) -> RenderableType:
 
 
 def _run(
-    names: Sequence[str], device: Device, budget_s: float, keep: Callable[[Result], None]
+    names: Sequence[str],
+    device: Device,
+    budget_s: float,
+    keep: Callable[[Result], None],
+    *,
+    is_ablation: bool = False,
 ) -> int:
     """Run benches in turn, show each result and have it kept; returns how many failed."""
     from flashrt_ros.bench.sampling import Budget
@@ -136,7 +150,9 @@ def _run(
             left = sum(weights[other] for other in names[number:])
             seconds = max(_LEAST_S, budget.left_s) * weights[name] / left
             progress.start_task(tasks[name])
-            context = _context(device, seconds, progress, tasks[name])
+            context = replace(
+                _context(device, seconds, progress, tasks[name]), is_ablation=is_ablation
+            )
             description = "done"
             try:
                 result = BENCHES[name].run(context)

@@ -92,6 +92,26 @@ ROWS = {
         "reset by flip, busy engine, added to an idle one",
     ),
     "steady": ("allocations of device memory", "growth of host memory"),
+    "ttft": (
+        "capsule, 128 tokens",
+        "own cold, captured, 128 tokens",
+        "own cold, eager, 256 tokens",
+        "transformers, copied cache, 128 tokens",
+        "transformers cold, with fla, 128 tokens",
+        "transformers cold, without fla, 256 tokens",
+        "capsule, 256 over 128 tokens",
+        "own cold, captured over capsule, 256 tokens",
+        "transformers cold, without fla over own cold, captured, 256 tokens",
+        "raw copy, 128 tokens",
+        "restore alone, 256 tokens",
+        "decode a token, captured, at 128",
+        "decode a token, captured, each token waited for, at 128",
+        "decode a token, eager, at 128",
+        "decode, eager over captured, at 128",
+        "first token, pinned prefixes, set of 3",
+        "first token, pinned prefixes, set of 6",
+        "first token, other prefixes, set of 6",
+    ),
 }
 """What the rows of each bench begin with; the sizes come after."""
 
@@ -101,7 +121,7 @@ def test_every_bench_is_named_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["replay", "restore", "snapshot", "pinned", "archive", "fork", "steady"]
+    "name", ["replay", "restore", "snapshot", "pinned", "archive", "fork", "steady", "ttft"]
 )
 def test_a_bench_in_this_process(name: str, make_context: Callable[..., Context]) -> None:
     check(name, BENCHES[name].run(make_context()))

@@ -150,9 +150,7 @@ class FlowPolicy(PolicyModel):
 
     def __init__(self, network: FlowNetwork) -> None:
         self._network = network.requires_grad_(False).eval()
-        with torch.no_grad():
-            times = torch.arange(NUM_STEPS, dtype=torch.float32) / NUM_STEPS
-            self._time_embeddings = torch.split(network.embed_time(times), 1)
+        self._time_embeddings = _embed_times(network)
 
     @classmethod
     def load(cls, weights: Path | None = None) -> Self:
@@ -306,6 +304,22 @@ class FlowPolicy(PolicyModel):
             buffers["denoised"].add_(flow, alpha=1.0 / NUM_STEPS)
 
         return program
+
+
+def _embed_times(network: FlowNetwork) -> tuple[Tensor, ...]:
+    """Embed the time of each step, ``float32[1, 160]``.
+
+    By one thread, whatever the process has: their number changes the last bits, and an engine
+    sets it only after its model was loaded.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            times = torch.arange(NUM_STEPS, dtype=torch.float32) / NUM_STEPS
+            return torch.split(network.embed_time(times), 1)
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _latch(buffers: Buffers, slots: Slots) -> None:

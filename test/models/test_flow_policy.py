@@ -310,6 +310,20 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], architecture: str = ARC
     return path
 
 
+def test_what_is_made_at_the_load_does_not_depend_on_the_process_s_threads() -> None:
+    before = torch.get_num_threads()
+    made = []
+    try:
+        for num_threads in (1, 2, 5):
+            torch.set_num_threads(num_threads)
+            made.append(torch.cat(FlowPolicy.untrained(3)._time_embeddings))
+            assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, made[0]) for one in made)
+    assert not torch.equal(torch.cat(FlowPolicy.untrained(4)._time_embeddings), made[0])
+
+
 def test_missing_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="is missing"):
         FlowPolicy.load(tmp_path / "none.safetensors")

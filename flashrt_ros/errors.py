@@ -273,6 +273,33 @@ class CapsuleDiskFullError(FlashrtError):
     name = "CAPSULE_DISK_FULL"
 
 
+class EpisodeError(FlashrtError):
+    """An episode verb failed at a participant, which the message names with its reason.
+
+    Args:
+        what: What failed, the participant and its error included.
+        participant: Its name; "" where none is to blame.
+        expected: As in the base class.
+        found: As in the base class.
+        fix: As in the base class.
+    """
+
+    code = 214
+    name = "EPISODE"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        participant: str = "",
+        expected: object = None,
+        found: object = None,
+        fix: str | None = None,
+    ) -> None:
+        self.participant = participant
+        super().__init__(what, expected=expected, found=found, fix=fix)
+
+
 # engine --------------------------------------------------------------------------------------
 
 

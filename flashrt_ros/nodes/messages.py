@@ -63,6 +63,7 @@ def action_chunk(
         goal_sequence=provenance.goal_sequence,
         goal_source_sequence=provenance.goal_source_sequence,
         goal_stamp=ns_to_stamp(provenance.goal_stamp_ns),
+        goal_expires=ns_to_stamp(provenance.goal_expires_ns),
         observation_sequence=provenance.observation_sequence,
         observation_stamp=ns_to_stamp(provenance.observation_stamp_ns),
         capsule_id=provenance.capsule_id,

@@ -133,7 +133,9 @@ class TextVerbs:
         base = core.store.get(env.base)
         core.store.require_memory(base)
         tail = tail_of(base.labels)
-        is_border = not base.position.num_positions % BORDER_TOKENS
+        # The text's own line goes on from an exact copy with the same bytes; another one, or the
+        # whole text computed anew, would not.
+        is_border = request.is_exact or not base.position.num_positions % BORDER_TOKENS
         if not is_border and env.turn is not None:
             raise BoundaryError(
                 f"position {base.position.num_positions} is no border, and a turn is under way",

@@ -56,7 +56,8 @@ class Snapshot(msgspec.Struct, array_like=True, tag=11, frozen=True):
     """Freeze the last boundary → :class:`CapsuleReply`. An empty name stays nameless.
 
     ``persist`` has it written to a file that a restarted engine finds; the answer does not
-    wait for it.
+    wait for it. ``is_exact`` takes a planner's text as it stands, border or not, for its own
+    line to go on from; a policy's boundary is always taken so.
     """
 
     rid: int
@@ -67,6 +68,7 @@ class Snapshot(msgspec.Struct, array_like=True, tag=11, frozen=True):
     replace: bool
     align_down: bool
     persist: bool = False
+    is_exact: bool = False
 
 
 class Restore(msgspec.Struct, array_like=True, tag=12, frozen=True):

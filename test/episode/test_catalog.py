@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashrt_ros.episode.catalog import SUFFIX, FolderCatalog, open_catalog
+from flashrt_ros.episode.manifest import (
+    MAX_STATE_BYTES,
+    Manifest,
+    Part,
+    check_parts,
+    decode_manifest,
+    encode_manifest,
+)
+from flashrt_ros.errors import (
+    CapsuleArchiveError,
+    CapsuleFolderError,
+    CapsuleNameError,
+    CapsuleNameTakenError,
+    CapsuleNotFoundError,
+    CapsuleVersionError,
+    FlashrtError,
+)
+
+
+def manifest(name: str = "one", **changes: object) -> Manifest:
+    parts = (Part("sim", "my-sim/1", state=b"\x00\xff"), Part("policy", "policy", "c0ffee", "f"))
+    return msgspec.structs.replace(Manifest(name, 5, 0, parts, ("planner",)), **changes)
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    with FolderCatalog(tmp_path / "episodes") as catalog:
+        catalog.write(manifest(), replace=False)
+        catalog.write(manifest("two"), replace=False)
+    with FolderCatalog(tmp_path / "episodes") as catalog:
+        assert catalog.read("one") == manifest()
+        assert [one.name for one in catalog.manifests()] == ["one", "two"]
+        catalog.remove("one")
+        assert not catalog.has("one")
+        for verb in (catalog.read, catalog.remove):
+            with pytest.raises(CapsuleNotFoundError, match="no episode 'one': expected two"):
+                verb("one")
+
+
+def test_folder_and_files_are_the_users_alone(tmp_path: Path) -> None:
+    with FolderCatalog(tmp_path / "episodes") as catalog:
+        catalog.write(manifest(), replace=False)
+    assert stat.S_IMODE((tmp_path / "episodes").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "episodes" / f"one{SUFFIX}").stat().st_mode) == 0o600
+
+
+def test_a_folder_that_others_reach_into_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    with pytest.raises(CapsuleFolderError, match="0700"):
+        FolderCatalog(tmp_path / "open")
+
+
+def test_a_name_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
+    with FolderCatalog(tmp_path / "episodes") as catalog:
+        catalog.write(manifest(), replace=False)
+        with pytest.raises(CapsuleNameTakenError):
+            catalog.write(manifest(created_ns=6), replace=False)
+        assert catalog.read("one").created_ns == 5
+        catalog.write(manifest(created_ns=6), replace=True)
+        assert catalog.read("one").created_ns == 6
+        names = sorted(path.name for path in (tmp_path / "episodes").iterdir())
+        assert names == [".lock", f"one{SUFFIX}"]
+
+
+@pytest.mark.parametrize("name", ["../one", "a/b", "", ".one"])
+def test_names_are_names_and_never_paths(tmp_path: Path, name: str) -> None:
+    with FolderCatalog(tmp_path / "episodes") as catalog:
+        for verb in (catalog.read, catalog.remove, catalog.has):
+            with pytest.raises(CapsuleNameError):
+                verb(name)
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    with FolderCatalog(tmp_path / "episodes") as catalog:
+        outside = tmp_path / "outside"
+        outside.write_bytes(encode_manifest(manifest()))
+        (tmp_path / "episodes" / f"one{SUFFIX}").symlink_to(outside)
+        with pytest.raises(FlashrtError, match="can't be read"):
+            catalog.read("one")
+
+
+def body(change: Callable[[dict[str, object]], None]) -> bytes:
+    """A file with a fitting digest whose content was changed."""
+    import xxhash
+
+    plain = msgspec.to_builtins(manifest(), builtin_types=(bytes,))
+    change(plain)
+    data = msgspec.msgpack.encode(plain)
+    return b"FRTEPIS\x01" + xxhash.xxh3_128_digest(data) + data
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", CapsuleArchiveError),
+        (b"\x80\x04K*." * 9, CapsuleArchiveError),
+        (encode_manifest(manifest())[:-1], CapsuleArchiveError),
+        (encode_manifest(manifest()) + b"\x00", CapsuleArchiveError),
+        (b"FRTEPIS\x02" + encode_manifest(manifest())[8:], CapsuleVersionError),
+        (body(lambda plain: plain.update(parts=[])), CapsuleArchiveError),
+        (body(lambda plain: plain.update(more=1)), CapsuleArchiveError),
+        (body(lambda plain: plain.update(env_index="0")), CapsuleArchiveError),
+        (body(lambda plain: plain.update(name="../one")), CapsuleNameError),
+        (body(lambda plain: plain.update(name="two")), CapsuleArchiveError),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_refused_and_the_rest_is_there(
+    tmp_path: Path, data: bytes, error: type[FlashrtError]
+) -> None:
+    with FolderCatalog(tmp_path / "episodes") as catalog:
+        catalog.write(manifest("other"), replace=False)
+        (tmp_path / "episodes" / f"one{SUFFIX}").write_bytes(data)
+        with pytest.raises(error):
+            catalog.read("one")
+        damaged: list[str] = []
+        catalog.on_damage = lambda name, _: damaged.append(name)
+        assert [one.name for one in catalog.manifests()] == ["other"]
+        assert damaged == ["one"]
+        catalog.remove("one")
+
+
+@given(st.data())
+def test_a_changed_byte_is_found(data: st.DataObject) -> None:
+    whole = bytearray(encode_manifest(manifest()))
+    index = data.draw(st.integers(0, len(whole) - 1))
+    whole[index] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(FlashrtError):
+        decode_manifest(bytes(whole))
+
+
+@given(st.binary(max_size=200))
+def test_foreign_bytes_are_refused_and_raise_nothing_else(data: bytes) -> None:
+    with pytest.raises(FlashrtError):
+        decode_manifest(data)
+
+
+def test_states_have_a_limit() -> None:
+    check_parts([Part("sim", "k", state=bytes(8))])
+    with pytest.raises(CapsuleArchiveError, match="too large"):
+        check_parts([Part("sim", "k", state=bytes(MAX_STATE_BYTES + 1))])
+    with pytest.raises(CapsuleArchiveError, match="don't fit together"):
+        check_parts([Part("sim", "k"), Part("sim", "k")])
+
+
+def test_engines_that_share_a_folder_share_no_episodes(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with open_catalog(str(tmp_path), "one") as first, open_catalog(str(tmp_path), "two") as second:
+        first.write(manifest(), replace=False)
+        assert not second.has("one")
+    with open_catalog("", "one") as memory:
+        assert not memory.has("one")

@@ -31,9 +31,8 @@ from flashrt_ros.cli.processes import child_environment
 from flashrt_ros.cli.up import (
     NODE_MODULES,
     REMAPPINGS,
-    engine_command,
+    engine_commands,
     node_parameters,
-    planner_engine_command,
 )
 from flashrt_ros.nodes.configuration import full_namespace, load
 from launch import LaunchContext, LaunchDescription
@@ -81,10 +80,7 @@ def _processes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     folder = Path(tempfile.mkdtemp(prefix="flashrt_ros_"))
     environment = child_environment()
     full = full_namespace(pushed, namespace)
-    commands = {
-        "engine": engine_command(configuration, folder, full, argument("device")),
-        "planner_engine": planner_engine_command(configuration, folder, full),
-    }
+    commands = engine_commands(configuration, folder, full, argument("device"))
     entities: list[LaunchDescriptionEntity] = [
         RegisterEventHandler(OnShutdown(on_shutdown=_remover(folder))),
         *(
@@ -96,7 +92,6 @@ def _processes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
                 on_exit=Shutdown(reason=f"the {name} ended"),
             )
             for name, command in commands.items()
-            if command is not None
         ),
     ]
     for name, module in NODE_MODULES.items():

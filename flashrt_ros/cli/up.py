@@ -19,6 +19,7 @@ from flashrt_ros.nodes.configuration import Configuration, engine_name, load
 from flashrt_ros.nodes.folders import run_folder
 from flashrt_ros.nodes.names import check_namespace
 from flashrt_ros.nodes.parameters import Value
+from flashrt_ros.planner.config import PlannerConfig
 
 NODE_MODULES = {
     "policy_node": "flashrt_ros.nodes.policy_node",
@@ -37,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, help="ROS parameter file; the packaged flashrt.yaml if left out"
     )
     parser.add_argument(
-        "--device", default="", help="of the engine: cpu, cuda or cuda:N, instead of the file's"
+        "--device",
+        default="",
+        help="of the engine, and of a planner engine in its process: cpu, cuda or cuda:N, instead "
+        "of the file's",
     )
     parser.add_argument("--namespace", default="", help="namespace of nodes and engine")
     parser.add_argument("--sim", action="store_true", help="start the simulated robot too")
@@ -102,10 +106,8 @@ def process_specs(
         ConfigError: The namespace or the device is none, or a node looks for an engine of
             another name.
     """
-    specs = [ProcessSpec("engine", engine_command(configuration, folder, namespace, device))]
-    planner_command = planner_engine_command(configuration, folder, namespace)
-    if planner_command is not None:
-        specs.append(ProcessSpec("planner_engine", planner_command))
+    commands = engine_commands(configuration, folder, namespace, device)
+    specs = [ProcessSpec(name, command) for name, command in commands.items()]
     for name, module in NODE_MODULES.items():
         if name == "sim" and not with_sim:
             continue
@@ -119,14 +121,23 @@ def process_specs(
     return tuple(specs)
 
 
-def engine_command(
+def engine_commands(
     configuration: Configuration, folder: Path, namespace: str, device: str = ""
-) -> tuple[str, ...]:
-    """Return the engine's command line, its name resolved; its configuration goes to ``folder``.
+) -> dict[str, tuple[str, ...]]:
+    """Return the command lines of the engines' processes, names resolved; files go to ``folder``.
+
+    A planner engine with a host has no process of its own: that of its host runs both.
+
+    Args:
+        configuration: Checked.
+        folder: Must live until every process has read its file.
+        namespace: Of the engines.
+        device: Of the policy's engine, and of a planner engine in its process, instead of the
+            configuration's; "" for that one.
 
     Raises:
-        ConfigError: The namespace or the device is none, or a node looks for an engine of
-            another name.
+        ConfigError: The namespace or the device is none, a node looks for an engine of another
+            name, or a planner engine is to join another process than that of the engine.
     """
     check_namespace(namespace)
     engine = msgspec.structs.replace(
@@ -143,15 +154,33 @@ def engine_command(
                 found=wanted,
                 fix="make 'engine' of the node and 'name' of the engine agree",
             )
-    file = folder / "engine.json"
-    file.write_bytes(msgspec.json.encode(engine))
-    return python_module("flashrt_ros.engine", "--config", str(file))
+    engine_file = folder / "engine.json"
+    engine_file.write_bytes(msgspec.json.encode(engine))
+    planner = _planner_engine(configuration, namespace)
+    if planner is None:
+        return {"engine": python_module("flashrt_ros.engine", "--config", str(engine_file))}
+    if planner.host:
+        if planner.host != engine.name:
+            raise ConfigError(
+                f"planner engine '{planner.name}' is to join a process that is not started",
+                expected=engine.name,
+                found=planner.host,
+                fix="make 'host' of the planner engine and 'name' of the engine agree",
+            )
+        planner = msgspec.structs.replace(planner, device=device or planner.device)
+    planner_file = folder / "planner_engine.json"
+    planner_file.write_bytes(msgspec.json.encode(planner))
+    if planner.host:
+        words = ("--engine-config", str(engine_file), "--config", str(planner_file))
+        return {"engine": python_module("flashrt_ros.planner", *words)}
+    return {
+        "engine": python_module("flashrt_ros.engine", "--config", str(engine_file)),
+        "planner_engine": python_module("flashrt_ros.planner", "--config", str(planner_file)),
+    }
 
 
-def planner_engine_command(
-    configuration: Configuration, folder: Path, namespace: str
-) -> tuple[str, ...] | None:
-    """Return the planner engine's command line, None where the file has no section for it.
+def _planner_engine(configuration: Configuration, namespace: str) -> PlannerConfig | None:
+    """Return what the planner engine is told, names resolved; None where the file has none.
 
     Raises:
         ConfigError: The planner node looks for another planner engine, or for none.
@@ -169,9 +198,8 @@ def planner_engine_command(
             found=found,
             fix="make 'model_engine' of the node and 'name' of the planner engine agree",
         )
-    file = folder / "planner_engine.json"
-    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(planner, name=name)))
-    return python_module("flashrt_ros.planner", "--config", str(file))
+    host = engine_name(namespace, planner.host) if planner.host else ""
+    return msgspec.structs.replace(planner, name=name, host=host)
 
 
 def node_parameters(configuration: Configuration, name: str, autostart: bool) -> dict[str, Value]:

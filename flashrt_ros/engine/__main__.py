@@ -1,54 +1,53 @@
-"""``python -m flashrt_ros.engine``: one engine in a process of its own, until told to stop."""
+"""``python -m flashrt_ros.engine``: engines in a process of their own, until told to stop."""
 
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib
-import logging
-import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.config import EngineConfig
-from flashrt_ros.engine.hosting import DEVICE_LOST, FAILURE, Stopper, announce, read_settings
-from flashrt_ros.engine.logs import LossyHandler
-from flashrt_ros.engine.server import EngineServer
-from flashrt_ros.errors import DeviceLostError, FlashrtError, UnknownModelError
+from flashrt_ros.engine.host import Member
+from flashrt_ros.engine.host_process import MemberPlan, request_priority, serve_members
+from flashrt_ros.engine.hosting import (
+    Stopper,
+    add_options,
+    load_factory,
+    read_settings,
+    run_process,
+)
+from flashrt_ros.errors import ConfigError
 
 if TYPE_CHECKING:
     from flashrt_ros.models.base import PolicyModel
 
-logger = logging.getLogger("flashrt_ros.engine")
+__all__ = ["load_model", "main", "member_plan", "read_config", "request_priority"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run an engine until a signal or a client's stop.
+    """Run one engine, or several in one process, until a signal or a client's stop.
 
-    Prints one line that starts with "ready" on standard output once clients can
+    Prints one line for each that starts with "ready" on standard output once clients can
     connect; everything else goes to standard error.
 
     Returns:
-        0 after a stop, :data:`FAILURE` when it could not start, :data:`DEVICE_LOST`.
+        0 after a stop, 1 when it could not start, 3 after the device was lost.
     """
     options = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        handlers=[LossyHandler(sys.stderr.fileno())],
-        format="%(levelname)s %(name)s: %(message)s",
-    )
-    stopper = Stopper()
-    stopper.install()
-    try:
-        config = read_config(options.config, name=options.name, device=options.device)
-        serve(config, stopper, factory=options.model_factory, ready_fd=options.ready_fd)
-    except FlashrtError as error:
-        print(f"flashrt_ros.engine: {error.name}: {error}", file=sys.stderr)
-        return DEVICE_LOST if isinstance(error, DeviceLostError) else FAILURE
-    return 0
+
+    def work(stopper: Stopper) -> None:
+        files = options.config or [""]
+        if options.name and len(files) > 1:
+            raise ConfigError("one name does for one engine", fix="name engines in their files")
+        configs = [read_config(file, name=options.name, device=options.device) for file in files]
+        plans = [member_plan(config, options.model_factory) for config in configs]
+        serve_members(plans, stopper, ready_fd=options.ready_fd)
+
+    return run_process("flashrt_ros.engine", options.log_level, work)
 
 
 def read_config(file: str, *, name: str = "", device: str = "") -> EngineConfig:
@@ -83,93 +82,47 @@ def load_model(config: EngineConfig, factory: str = "") -> PolicyModel:
     weights = Path(config.weights) if config.weights else None
     if not factory:
         return registry.create(config.model, weights)
-    module, _, function = factory.partition(":")
-    try:
-        make = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UnknownModelError(
-            f"no model factory '{factory}'", expected="module:function", found=error
-        ) from error
-    model: PolicyModel = make(weights)
+    model: PolicyModel = load_factory(factory)(weights)
     return model
 
 
-def serve(config: EngineConfig, stopper: Stopper, *, factory: str = "", ready_fd: int = -1) -> None:
-    """Claim the name, build the engine, serve until stopped; what was taken is given back.
+def member_plan(config: EngineConfig, factory: str = "") -> MemberPlan:
+    """Plan an engine of a policy as a member of a process; nothing is loaded yet.
 
-    Raises:
-        EngineRunningError: An engine of this name runs.
-        DeviceLostError: The device's context is gone; the process must end.
-        FlashrtError: The model can't be built or captured.
+    Args:
+        config: Validated.
+        factory: As of :func:`load_model`.
     """
-    # The name first: a second engine is refused before it loads anything.
-    with EngineSocket(config.name, group=config.socket_group) as address:
+
+    def build(address: EngineSocket, owned: ExitStack) -> Member:
         from flashrt_ros.engine.engine import Engine
 
-        with (
-            Engine(load_model(config, factory), config) as engine,
-            EngineServer(
-                engine,
-                address,
-                poll_reserve_us=config.poll_reserve_us,
-                busy_poll_us=config.busy_poll_us,
-            ) as server,
-        ):
-            if config.rt_priority:
-                request_priority(config.rt_priority)
-            # What was loaded stays: the collector need not look at it in the loop.
-            gc.collect()
-            gc.freeze()
-            stopper.attach(server)
-            announce(config.name, engine.epoch, ready_fd)
-            server.run()
+        engine = owned.enter_context(Engine(load_model(config, factory), config))
+        return Member(engine, address)
 
-
-def request_priority(priority: int) -> bool:
-    """Ask for SCHED_FIFO; a refusal is logged with its cure, and the engine goes on without.
-
-    Returns:
-        Whether it was granted.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
-    except (PermissionError, OSError) as error:
-        logger.warning(
-            "SCHED_FIFO priority %d was refused (%s): ticks will be late when the cores are busy; "
-            "raise the limit of rtprio for this user, e.g. in /etc/security/limits.d",
-            priority,
-            error,
-        )
-        return False
-    return True
+    return MemberPlan(
+        name=config.name,
+        socket_group=config.socket_group,
+        device=config.device,
+        num_threads=config.num_threads,
+        build=build,
+        settings=config,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m flashrt_ros.engine", description=main.__doc__)
     parser.add_argument(
         "--config",
-        default="",
+        action="append",
         metavar="FILE",
-        help="parameters as a YAML or JSON mapping; '-' reads standard input",
+        help="parameters as a YAML or JSON mapping; '-' reads standard input; given again, another "
+        "engine in the same process",
     )
-    parser.add_argument("--name", default="", help="engine name, instead of the file's")
-    parser.add_argument("--device", default="", help="cpu, cuda or cuda:N, instead of the file's")
-    parser.add_argument(
-        "--model-factory",
-        default="",
-        metavar="MODULE:FUNCTION",
-        help="build the model with this function instead of the registry; it takes the path of "
-        "the weights or None and returns a PolicyModel",
-    )
-    parser.add_argument(
-        "--ready-fd",
-        type=int,
-        default=-1,
-        metavar="FD",
-        help="write 'ready' to this descriptor and close it, once clients can connect",
-    )
-    parser.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+    add_options(
+        parser,
+        builds="each model",
+        takes="the path of the weights or None, and returns a PolicyModel",
     )
     return parser
 

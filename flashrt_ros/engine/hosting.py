@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
+import importlib
 import json
+import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
 from flashrt_ros.engine.address import socket_path
-from flashrt_ros.engine.server import EngineServer
-from flashrt_ros.errors import ConfigError, ParameterTypeError, UnknownParameterError
+from flashrt_ros.engine.host import Host
+from flashrt_ros.engine.logs import LossyHandler
+from flashrt_ros.errors import (
+    ConfigError,
+    DeviceLostError,
+    FlashrtError,
+    ParameterTypeError,
+    UnknownModelError,
+    UnknownParameterError,
+)
 
 FAILURE = 1
 """Exit code where the engine could not start, or can't be relied on any more."""
@@ -26,6 +37,77 @@ DEVICE_LOST = 3
 """Exit code after an error that the device's context does not survive: start it anew."""
 
 _Config = TypeVar("_Config", bound=msgspec.Struct)
+
+
+def add_options(parser: argparse.ArgumentParser, *, builds: str, takes: str) -> None:
+    """Declare the options that every engine's process has.
+
+    Args:
+        parser: Gets them.
+        builds: What a factory of the user's own builds.
+        takes: What it is called with.
+    """
+    parser.add_argument("--name", default="", help="engine name, instead of the file's")
+    parser.add_argument("--device", default="", help="cpu, cuda or cuda:N, instead of the file's")
+    parser.add_argument(
+        "--model-factory",
+        default="",
+        metavar="MODULE:FUNCTION",
+        help=f"build {builds} with this function; it takes {takes}",
+    )
+    parser.add_argument(
+        "--ready-fd",
+        type=int,
+        default=-1,
+        metavar="FD",
+        help="write 'ready' to this descriptor and close it, once clients can connect",
+    )
+    parser.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+    )
+
+
+def run_process(program: str, log_level: str, work: Callable[[Stopper], None]) -> int:
+    """Set up logging and signals, do the work, and say on standard error why it failed.
+
+    Args:
+        program: Named in that line.
+        log_level: Of what goes to standard error.
+        work: Serves until it is stopped.
+
+    Returns:
+        0 after a stop, :data:`FAILURE` when it could not start, :data:`DEVICE_LOST`.
+    """
+    logging.basicConfig(
+        level=log_level.upper(),
+        handlers=[LossyHandler(sys.stderr.fileno())],
+        format="%(levelname)s %(name)s: %(message)s",
+    )
+    stopper = Stopper()
+    stopper.install()
+    try:
+        work(stopper)
+    except FlashrtError as error:
+        told = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+        print(f"{program}: {told}{error.name}: {error}", file=sys.stderr)
+        return DEVICE_LOST if isinstance(error, DeviceLostError) else FAILURE
+    return 0
+
+
+def load_factory(name: str) -> Callable[..., Any]:
+    """Return what ``"module:function"`` names.
+
+    Raises:
+        UnknownModelError: There is no such module or function.
+    """
+    module, _, function = name.partition(":")
+    try:
+        make: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownModelError(
+            f"no model factory '{name}'", expected="module:function", found=error
+        ) from error
+    return make
 
 
 def read_settings(file: str, kind: type[_Config], **told: str) -> _Config:
@@ -92,14 +174,14 @@ class Stopper:
     """Turns SIGTERM and SIGINT into a stop: of the server, or of the start before there is one."""
 
     def __init__(self) -> None:
-        self._server: EngineServer | None = None
+        self._server: Host | None = None
 
     def install(self) -> None:
         """Handle the signals from here on; in the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
-    def attach(self, server: EngineServer) -> None:
+    def attach(self, server: Host) -> None:
         """Stop this server from here on."""
         self._server = server
 
@@ -109,17 +191,16 @@ class Stopper:
         self._server.stop()
 
 
-def announce(name: str, epoch: int, ready_fd: int) -> None:
-    """Say that clients can connect: a line on standard output, and on a descriptor if there is one.
+def announce(epochs: Mapping[str, int], ready_fd: int) -> None:
+    """Say that clients can connect: a line on standard output for each engine, and on a descriptor.
 
     Args:
-        name: Of the engine.
-        epoch: Of the engine.
+        epochs: By the engine's name.
         ready_fd: Written to and closed; -1 for none.
     """
-    print(
-        f"ready: engine {name} epoch {epoch} pid {os.getpid()} at {socket_path(name)}", flush=True
-    )
+    for name, epoch in epochs.items():
+        print(f"ready: engine {name} epoch {epoch} pid {os.getpid()} at {socket_path(name)}")
+    sys.stdout.flush()
     if ready_fd >= 0:
         os.write(ready_fd, b"ready\n")
         os.close(ready_fd)

@@ -1,21 +1,30 @@
-"""``python -m flashrt_ros.planner``: one planner engine in a process, until told to stop."""
+"""``python -m flashrt_ros.planner``: a planner engine in a process, until told to stop.
+
+With ``--engine-config`` it shares the process with engines of policies.
+"""
 
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib
-import logging
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flashrt_ros.engine.__main__ import member_plan, read_config
 from flashrt_ros.engine.address import EngineSocket
-from flashrt_ros.engine.hosting import DEVICE_LOST, FAILURE, Stopper, announce, read_settings
-from flashrt_ros.engine.logs import LossyHandler
-from flashrt_ros.engine.server import EngineServer
-from flashrt_ros.errors import DeviceLostError, FlashrtError, UnknownModelError
+from flashrt_ros.engine.host import FillingMember, Member
+from flashrt_ros.engine.host_process import MemberPlan, serve_members
+from flashrt_ros.engine.host_slack import Slack
+from flashrt_ros.engine.hosting import (
+    Stopper,
+    add_options,
+    load_factory,
+    read_settings,
+    run_process,
+)
+from flashrt_ros.errors import ConfigError, UnknownModelError
 from flashrt_ros.planner.config import PlannerConfig, PrefixText
 
 if TYPE_CHECKING:
@@ -27,31 +36,42 @@ PACKAGED = "planner_lm"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a planner engine until a signal or a client's stop.
+    """Run a planner engine, beside engines of policies if told to, until a signal or a stop.
 
-    Prints one line that starts with "ready" on standard output once clients can
+    Prints one line for each that starts with "ready" on standard output once clients can
     connect; everything else goes to standard error.
 
     Returns:
         0 after a stop, 1 when it could not start, 3 after the device was lost.
     """
     options = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        handlers=[LossyHandler(sys.stderr.fileno())],
-        format="%(levelname)s %(name)s: %(message)s",
-    )
-    stopper = Stopper()
-    stopper.install()
-    try:
+
+    def work(stopper: Stopper) -> None:
         config = read_settings(
             options.config, PlannerConfig, name=options.name, device=options.device
         )
-        serve(config, stopper, factory=options.model_factory, ready_fd=options.ready_fd)
-    except FlashrtError as error:
-        print(f"flashrt_ros.planner: {error.name}: {error}", file=sys.stderr)
-        return DEVICE_LOST if isinstance(error, DeviceLostError) else FAILURE
-    return 0
+        engines = [read_config(file, device=options.device) for file in options.engine_config]
+        check_host(config, [engine.name for engine in engines])
+        plans = [member_plan(engine, options.engine_model_factory) for engine in engines]
+        plans.append(planner_plan(config, options.model_factory, fills=bool(engines)))
+        serve_members(plans, stopper, ready_fd=options.ready_fd)
+
+    return run_process("flashrt_ros.planner", options.log_level, work)
+
+
+def check_host(config: PlannerConfig, engines: Sequence[str]) -> None:
+    """Refuse a planner engine that is to join a process in which its host is not.
+
+    Raises:
+        ConfigError: It names another host.
+    """
+    if config.host and config.host not in engines:
+        raise ConfigError(
+            f"planner engine '{config.name}' is to join the process of engine '{config.host}'",
+            expected=f"--engine-config with the file of '{config.host}'",
+            found=", ".join(engines) or "none",
+            fix="start both with `flashrt-ros up`, or set its parameter 'host' to \"\"",
+        )
 
 
 def load_model(
@@ -75,14 +95,7 @@ def load_model(
     """
     checkpoint = Path(config.checkpoint) if config.checkpoint else None
     if factory:
-        module, _, function = factory.partition(":")
-        try:
-            make = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise UnknownModelError(
-                f"no model factory '{factory}'", expected="module:function", found=error
-            ) from error
-        model, tokenizer = make(checkpoint, config)
+        model, tokenizer = load_factory(factory)(checkpoint, config)
         return model, tokenizer, ()
     if checkpoint is None and config.model != PACKAGED:
         raise UnknownModelError(
@@ -103,31 +116,38 @@ def load_model(
     return own, text, (PrefixText("task", PLANNER_PREFIX),) if is_packaged else ()
 
 
-def serve(
-    config: PlannerConfig, stopper: Stopper, *, factory: str = "", ready_fd: int = -1
-) -> None:
-    """Claim the name, build the engine, serve until stopped; what was taken is given back.
+def planner_plan(config: PlannerConfig, factory: str = "", *, fills: bool = False) -> MemberPlan:
+    """Plan a planner engine as a member of a process; nothing is loaded yet.
 
-    Raises:
-        EngineRunningError: An engine of this name runs.
-        DeviceLostError: The device's context is gone; the process must end.
-        FlashrtError: The model can't be built or captured.
+    Args:
+        config: Validated.
+        factory: As of :func:`load_model`.
+        fills: Whether it runs in the slack of other members.
     """
-    # The name first: a second engine is refused before it loads anything.
-    with EngineSocket(config.name, group=config.socket_group) as address:
+
+    def build(address: EngineSocket, owned: ExitStack) -> Member | FillingMember:
         from flashrt_ros.planner.engine import PlannerEngine
 
         model, tokenizer, prefixes = load_model(config, factory)
-        with (
-            PlannerEngine(model, tokenizer, config, prefixes=prefixes) as engine,
-            EngineServer(engine, address) as server,
-        ):
-            # What was loaded stays: the collector need not look at it in the loop.
-            gc.collect()
-            gc.freeze()
-            stopper.attach(server)
-            announce(config.name, engine.epoch, ready_fd)
-            server.run()
+        engine = owned.enter_context(
+            PlannerEngine(model, tokenizer, config, prefixes=prefixes, is_background=fills)
+        )
+        if not fills:
+            return Member(engine, address)
+        slack = Slack(
+            reserve_ns=config.slack_reserve_us * 1000,
+            floor_ns=round(config.slack_floor_ms * 1e6),
+            estimates_ns=engine.rehearse(),
+        )
+        return FillingMember(engine, address, slack)
+
+    return MemberPlan(
+        name=config.name,
+        socket_group=config.socket_group,
+        device=config.device,
+        num_threads=config.num_threads,
+        build=build,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -138,24 +158,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="parameters as a YAML or JSON mapping; '-' reads standard input",
     )
-    parser.add_argument("--name", default="", help="engine name, instead of the file's")
-    parser.add_argument("--device", default="", help="cpu, cuda or cuda:N, instead of the file's")
     parser.add_argument(
-        "--model-factory",
+        "--engine-config",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="parameters of an engine of a policy that shares the process: the planner runs in its "
+        "slack; may be given again",
+    )
+    parser.add_argument(
+        "--engine-model-factory",
         default="",
         metavar="MODULE:FUNCTION",
-        help="build model and tokenizer with this function; it takes the path of the checkpoint "
-        "or None, and the PlannerConfig",
+        help="as --model-factory of flashrt_ros.engine",
     )
-    parser.add_argument(
-        "--ready-fd",
-        type=int,
-        default=-1,
-        metavar="FD",
-        help="write 'ready' to this descriptor and close it, once clients can connect",
-    )
-    parser.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+    add_options(
+        parser,
+        builds="model and tokenizer",
+        takes="the path of the checkpoint or None, and the PlannerConfig",
     )
     return parser
 

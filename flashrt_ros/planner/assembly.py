@@ -33,7 +33,12 @@ NUM_NOISE_SLOTS = 4
 
 
 def assemble(
-    model: HybridLm, tokenizer: Tokenizer, config: PlannerConfig, clock_ns: Callable[[], int]
+    model: HybridLm,
+    tokenizer: Tokenizer,
+    config: PlannerConfig,
+    clock_ns: Callable[[], int],
+    *,
+    is_background: bool = False,
 ) -> tuple[PlannerCore, ExitStack]:
     """Allocate lanes and capsules, capture every graph, compile the grammar.
 
@@ -52,7 +57,7 @@ def assemble(
     scorers = load_scorers(parse_scorers(config.scorers))
     torch.set_num_threads(config.num_threads)
     with ExitStack() as undo:
-        backend = undo.enter_context(make_backend(config.device))
+        backend = undo.enter_context(make_backend(config.device, is_background=is_background))
         layout = ArenaLayout.of(model.buffers())
         num_lanes = config.num_environments + 1  # the last one builds prefixes
         arena = undo.enter_context(backend.create_arena(layout, num_lanes=num_lanes))

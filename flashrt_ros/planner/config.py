@@ -28,6 +28,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "capsule_host_quota_bytes": (0, 1 << 50),
     "capsule_disk_quota_bytes": (0, 1 << 50),
     "move_slice_bytes": (4096, 1 << 32),
+    "slack_reserve_us": (0, 1_000_000),
+    "slack_floor_ms": (0.0, 3_600_000.0),
     "num_threads": (1, 256),
 }
 """Smallest and largest value of each parameter that has a range."""
@@ -72,6 +74,12 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         capsule_folder: Folder for capsule files, mode 0700; "" for none: then nothing
             survives the engine, and nothing moves to disk.
         move_slice_bytes: Bytes moved at a time between tiers.
+        host: Name of the engine whose process it joins, where it runs in that one's slack; "" for
+            a process of its own.
+        slack_reserve_us: Left free before the deadlines of the host, besides what a plan node
+            takes, us.
+        slack_floor_ms: Longest that a plan node waits for slack that it fits in; then it runs,
+            and may delay a tick; 0 lets it wait for ever.
         num_threads: Intra-op threads; changing it changes the bytes.
         socket_group: Group that may connect besides the user, "" for none.
 
@@ -107,6 +115,9 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     capsule_disk_quota_bytes: int = 16 * 1024 * 1024 * 1024
     capsule_folder: str = ""
     move_slice_bytes: int = 1 << 20
+    host: str = ""
+    slack_reserve_us: int = 500
+    slack_floor_ms: float = 500.0
     num_threads: int = 1
     socket_group: str = ""
 

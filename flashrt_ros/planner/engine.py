@@ -54,6 +54,7 @@ class PlannerEngine:
         tokenizer: Of the model.
         config: Validated by itself; checked against the model here.
         prefixes: What every text begins with, where the configuration names nothing.
+        is_background: Whether its work on a device gives way to that of others.
         clock_ns: Monotonic clock, ns.
 
     Raises:
@@ -71,10 +72,13 @@ class PlannerEngine:
         config: PlannerConfig,
         *,
         prefixes: tuple[PrefixText, ...] = (),
+        is_background: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._is_closed = False
-        self.core, self._undo = assemble(model, tokenizer, config, clock_ns)
+        self.core, self._undo = assemble(
+            model, tokenizer, config, clock_ns, is_background=is_background
+        )
         try:
             boundaries = Boundaries(self.core)
             self._library = Library(self.core, boundaries)

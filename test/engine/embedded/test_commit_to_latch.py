@@ -150,6 +150,7 @@ def test_with_retarget_a_commit_in_a_plan_of_many_ticks_is_latched_with_its_next
         for _ in range(ticks):  # the device is slow
             rig.now_ns = rig.engine.next_deadline_ns()
             rig.engine.on_deadline(rig.now_ns)
+        rig.engine.core.backend.synchronize()  # the goal before was read: the next node bends
         committed = {rig.goal(0.1, 0.1): rig.now_ns}
         rig.advance()
         check(rig, committed, 1)

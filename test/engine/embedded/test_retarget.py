@@ -35,6 +35,7 @@ def chunk_with_a_goal_before(rig: Any, node: int | None, **goal: int) -> protoco
     while not answers:
         flight = rig.engine._ticks.plans._flight
         if flight is not None and flight.run.index == node and not goal.get("done"):
+            rig.engine.core.backend.synchronize()  # the goal before was read: the next node bends
             rig.goal(-0.8, 0.7)
             goal["done"] = 1
         if not rig.engine.advance() and not rig.engine.wait():
@@ -139,6 +140,7 @@ def test_actions_go_on_while_the_chunk_bends(make_rig: Callable[..., Any]) -> No
     rig.now_ns += 1_000_001
     rig.engine.on_deadline(rig.now_ns)  # pops the third, and starts the next chunk beside
     rig.advance()  # latch
+    rig.take_in()
     rig.goal(-0.8, 0.7)
     rig.now_ns += period
     rig.engine.on_deadline(rig.now_ns)  # a tick in the middle of the plan
@@ -158,6 +160,7 @@ def test_the_interrupt_stack_and_restores_are_as_before(bending: Any) -> None:
     rig.engine.begin_step(protocol.Step(1, 0, 1, -1, 0, 0), lambda answer: None)
     rig.advance()
     rig.advance()
+    rig.engine.core.backend.synchronize()
     rig.goal(-0.8, 0.7)
     rig.advance()  # bends
     assert rig.engine.environment(0).latched["goal"].meta.stamp_ns == rig.stamp_ns
@@ -249,6 +252,7 @@ class FlowRig:
         while not answers:
             flight = self.engine._ticks.plans._flight
             if other and flight is not None and flight.run.index == node:
+                self.engine.core.backend.synchronize()
                 self.goals.write(stamp_ns=2, values=other)
                 other = None
             assert self.engine.advance() or self.engine.wait() or answers

@@ -141,6 +141,7 @@ def test_what_the_controller_was_given_while_a_plan_ran_is_not_changed_by_it(
         rig.now_ns = rig.engine.next_deadline_ns()
         rig.engine.on_deadline(rig.now_ns)
         rig.advance()
+        rig.take_in()
     assert (actions(rig) == first[:4]).all()
     rig.drain()
     kind, made, _, payload = rig.recorder.outputs[-1]

@@ -90,6 +90,7 @@ def test_a_plan_that_spans_ticks_skips_the_actions_whose_time_went_by(make_rig: 
     rig.now_ns = rig.engine.next_deadline_ns()
     rig.engine.on_deadline(rig.now_ns)
     rig.advance()  # latched
+    rig.take_in()
     popped = len(_actions(rig))
     rig.now_ns = rig.engine.next_deadline_ns()
     rig.engine.on_deadline(rig.now_ns)  # the plan is in flight: the old queue serves

@@ -103,7 +103,7 @@ if [ $has_tests = yes ]; then
   alone=(test/runtime/test_cuda.py test/engine/embedded/test_cuda_engine.py)
   run_tests alone $((tests_s / 2)) "${limits[@]}" "${alone[@]}"
   workers=()
-  has_module xdist && workers=(-n 6 --dist loadfile)
+  has_module xdist && workers=(-n 8 --dist worksteal)
   run_tests others $tests_s "${limits[@]}" "${workers[@]}" "${alone[@]/#/--ignore=}"
 fi
 

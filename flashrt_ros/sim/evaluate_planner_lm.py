@@ -1,10 +1,12 @@
 """Measure how often the planner's language model answers with exactly the right plan.
 
     python -m flashrt_ros.sim.evaluate_planner_lm --turns 500 [--untrained SEED] [--shuffled]
+    python -m flashrt_ros.sim.evaluate_planner_lm --turns 500 --outside
 
-Every turn is held out: training saw neither its words nor, for some, its steps together. Each
-begins with a restore of the prefix's capsule and is decoded greedily, by the programs that the
-planner replays.
+Every turn is held out: training saw neither its words nor, for some, its steps together. With
+``--outside`` none is about the table, and the right plan has no subgoal. Each begins with a
+restore of the prefix's capsule and is decoded greedily, by the programs that the planner
+replays.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from flashrt_ros.runtime.lanes import Lane
 from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.spec import ArenaLayout
 from flashrt_ros.sim.instructions import FAMILIES, Turn, sample_turn
+from flashrt_ros.sim.outside import KINDS, sample_outside
 
 POSITIONS = 320
 """Of the lane: prefix, longest turn and its answer; attention's cost grows with it."""
@@ -56,6 +59,12 @@ def sample_held_out(count: int, seed: int) -> list[Turn]:
     """Draw turns that training must not see; equal seeds give equal turns."""
     random = Random(f"{seed} evaluation")
     return [sample_turn(random, held_out=True) for _ in range(count)]
+
+
+def sample_held_out_outside(count: int, seed: int) -> list[Turn]:
+    """Draw turns that are none about the table and that training must not see."""
+    random = Random(f"{seed} outside")
+    return [sample_outside(random, held_out=True) for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,7 @@ class Summary:
         exact_high: Upper end.
         composition: Share among turns whose steps were never seen together, and their number.
         wording: Share among those whose text was never seen, and their number.
-        families: Share and number of each kind of template.
+        families: Share and number of each kind of template that there was.
         wrong: Up to ten turns that were answered wrongly: said, wanted, answered.
     """
 
@@ -163,7 +172,8 @@ def summarise(outcomes: Sequence[Outcome]) -> Summary:
         wording=of_split("wording"),
         families={
             family: share([o.is_exact for o in outcomes if o.turn.instruction.family == family])
-            for family in FAMILIES
+            for family in (*FAMILIES, *KINDS)
+            if any(o.turn.instruction.family == family for o in outcomes)
         },
         wrong=tuple(wrong[:10]),
     )
@@ -191,12 +201,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, default=None, help="folder of a checkpoint")
     parser.add_argument("--untrained", type=int, default=None, metavar="SEED")
     parser.add_argument("--shuffled", action="store_true", help="show another turn's prompt")
+    parser.add_argument("--outside", action="store_true", help="turns that are none about it")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     model, tokenizer = load_planner_lm(options.model, max_positions=POSITIONS)
     if options.untrained is not None:
         model = HybridLm.random(model.config, options.untrained, max_positions=POSITIONS)
-    turns = sample_held_out(options.turns, options.seed)
+    sample = sample_held_out_outside if options.outside else sample_held_out
+    turns = sample(options.turns, options.seed)
     summary = summarise(evaluate(model, tokenizer, turns, is_shuffled=options.shuffled))
     print(json.dumps(asdict(summary), indent=2))
     return 0

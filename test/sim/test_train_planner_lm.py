@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from itertools import islice
@@ -12,6 +13,7 @@ import pytest
 import safetensors
 import torch
 from rich.progress import Progress
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -90,6 +92,17 @@ def test_batches_ask_for_the_answers_and_their_end(tokenizer: Tokenizer) -> None
             assert bool((tokens[1:][inside] == wanted[:-1][inside]).all())
 
 
+def test_turns_that_are_none_about_the_table_ask_for_no_subgoal(tokenizer: Tokenizer) -> None:
+    for outside, least, most in ((1.0, 1.0, 1.0), (0.5, 0.3, 0.7)):
+        batches = islice(sample_batches(Random(3), tokenizer, 64, outside=outside), 4)
+        asked = "".join(
+            tokenizer.decode(batch.wanted[batch.wanted >= 0].tolist(), skip_special_tokens=False)
+            for batch in batches
+        )
+        answers = [each for each in asked.split(END) if each]
+        assert least <= sum(each == "done" for each in answers) / len(answers) <= most
+
+
 def losses(tokenizer: Tokenizer, num_steps: int) -> list[float]:
     network = PlannerNetwork(HybridConfig.from_json(CONFIG), torch.Generator().manual_seed(0))
     prefix = torch.tensor([tokenizer.encode(PLANNER_PREFIX).ids])
@@ -119,6 +132,22 @@ def test_equal_plans_give_equal_weights() -> None:
     first = weights(4)
     assert first.equal(weights(4))
     assert not first.equal(weights(5))
+
+
+def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    few = ["--steps", "1", "--batch", "4"]
+    assert main(["--out", str(first), "--seed", "7", *few]) == 0
+    still = ["--rate", "0", "--matrix-rate", "0"]
+    assert main(["--out", str(second), "--start", str(first), *few, *still]) == 0
+    assert (first / "tokenizer.json").read_text() == (second / "tokenizer.json").read_text()
+    weights = [load_file(folder / "model.safetensors") for folder in (first, second)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    with safetensors.safe_open(second / "model.safetensors", framework="pt") as file:
+        figures = json.loads(file.metadata()["training"])
+    digest = hashlib.sha256((first / "model.safetensors").read_bytes()).hexdigest()
+    assert figures["start"] == f"sha256:{digest}"
 
 
 def test_command_line_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:

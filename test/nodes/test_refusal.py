@@ -1,0 +1,37 @@
+"""A plan without a subgoal is a refusal; nothing else that a turn tells is one."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("rclpy")
+
+from flashrt_ros.engine.protocol import Event, EventKind
+from flashrt_ros.errors import UnsupportedError
+from flashrt_ros.nodes.hosted_model import read_refusal
+
+
+def event(kind: EventKind, detail: str) -> Event:
+    return Event(kind, 1, 0, 1, 0, "", 0, detail)
+
+
+def test_a_turn_without_a_subgoal_is_refused_with_its_number() -> None:
+    done = "done turn=7 subgoals=0 tokens=3 first_token_ns=9 first_subgoal_ns=0"
+    refusal = read_refusal(event(EventKind.TURN, done))
+    assert isinstance(refusal, UnsupportedError)
+    assert "turn 7" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail"),
+    [
+        (EventKind.TURN, "done turn=7 subgoals=10 tokens=90"),
+        (EventKind.TURN, "begun turn=7 mode=new prompt_tokens=12"),
+        (EventKind.TURN, "abandoned turn=7 at=decode tokens=2 resumable=0"),
+        (EventKind.TURN, "failed turn=7 code=1 name=X"),
+        (EventKind.SUBGOAL, "turn=7 index=0 values=0.1 0.2"),
+        (EventKind.RESET, "flip"),
+    ],
+)
+def test_what_else_is_told_is_no_refusal(kind: EventKind, detail: str) -> None:
+    assert read_refusal(event(kind, detail)) is None

@@ -281,10 +281,12 @@ def _list(client: EngineClient, arguments: argparse.Namespace) -> Answer:
 
 def _tree(client: EngineClient, arguments: argparse.Namespace) -> Answer:
     capsules = list(client.capsules(**_filters(arguments)))
-    timelines = client.list_capsules(limit=1).timelines
+    timelines = client.list_capsules(limit=1, env_index=arguments.env).timelines
     title = f"{arguments.engine}: {client.model.name}"
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-    drawing = Drawing(title, capsules, timelines, client.status().tiers, made)
+    drawing = Drawing(
+        title, capsules, timelines, client.status(env_index=arguments.env).tiers, made
+    )
     for path, draw in ((arguments.svg, drawing.svg), (arguments.html, drawing.html)):
         if path is not None:
             _write(path, draw())
@@ -303,6 +305,7 @@ def _filters(arguments: argparse.Namespace) -> dict[str, Any]:
         "until_ns": arguments.until,
         "tier": arguments.tier,
         "pinned": arguments.pinned,
+        "env_index": arguments.env,
     }
 
 
@@ -314,14 +317,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _drop(client: EngineClient, arguments: argparse.Namespace) -> Answer:
-    known = list(client.capsules())
+    known = list(client.capsules(env_index=arguments.env))
     doomed = [_find(key, known) for key in dict.fromkeys(arguments.capsules)]
     # before the first is dropped, so that all or none are
     for capsule in doomed:
         _check_free(capsule)
     if not arguments.dry_run:
         for capsule in doomed:
-            client.drop(capsule.id)
+            client.drop(capsule.id, env_index=arguments.env)
     plain = {"dropped": [_plain(one) for one in doomed], "dry_run": arguments.dry_run}
     title = "would be dropped" if arguments.dry_run else "dropped"
     return Answer(plain, capsule_table(doomed, title=title))
@@ -350,7 +353,7 @@ def _check_free(capsule: CapsuleInfo) -> None:
 
 
 def _pin(client: EngineClient, arguments: argparse.Namespace) -> Answer:
-    reply = client.pin(arguments.capsule, pinned=not arguments.off)
+    reply = client.pin(arguments.capsule, pinned=not arguments.off, env_index=arguments.env)
     return Answer({"capsule": _plain(reply.capsule)}, capsule_table([reply.capsule]))
 
 

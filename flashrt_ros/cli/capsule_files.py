@@ -106,6 +106,7 @@ def collect(client: EngineClient, arguments: argparse.Namespace) -> Answer:
         unpinned=arguments.unpinned,
         keep_last=arguments.keep_last,
         dry_run=not arguments.yes,
+        env_index=arguments.env,
     )
     plain: dict[str, Any] = {
         "dropped": [msgspec.structs.asdict(one) for one in gone],

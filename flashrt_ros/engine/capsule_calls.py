@@ -177,6 +177,7 @@ class CapsuleCalls(abc.ABC):
         until_ns: int = 0,
         tier: str = "",
         pinned: bool | None = None,
+        env_index: int = 0,
     ) -> protocol.CapsulePage:
         """Return a page of capsules; it may be shorter than asked for, see ``total``.
 
@@ -189,6 +190,7 @@ class CapsuleCalls(abc.ABC):
             until_ns: Only those created then or earlier; 0 for any time.
             tier: Only those whose fastest tier is this: "device", "host" or "disk".
             pinned: Only pinned ones, or only others; None for both.
+            env_index: Changes nothing, for capsules are of no environment, but must be one.
         """
         request = protocol.ListCapsules(
             0,
@@ -200,6 +202,7 @@ class CapsuleCalls(abc.ABC):
             until_ns,
             tier,
             -1 if pinned is None else int(pinned),
+            env_index,
         )
         return self.call(request, protocol.CapsulePage)
 
@@ -274,6 +277,7 @@ class CapsuleCalls(abc.ABC):
         unpinned: bool = False,
         keep_last: int = 0,
         dry_run: bool = True,
+        env_index: int = 0,
     ) -> list[protocol.CapsuleInfo]:
         """Drop what every rule given admits, but for the newest; return what went, or would.
 
@@ -286,6 +290,7 @@ class CapsuleCalls(abc.ABC):
             unpinned: All that is not pinned.
             keep_last: Newest of those admitted that stay.
             dry_run: Only say what would go.
+            env_index: As :meth:`list_capsules`.
 
         Raises:
             SpecError: No rule is given, or a number is negative.
@@ -301,6 +306,7 @@ class CapsuleCalls(abc.ABC):
                 keep_last,
                 dry_run,
                 len(gone) if dry_run else 0,
+                env_index,
             )
             page = self.call(request, protocol.CapsulePage)
             gone += page.capsules

@@ -21,7 +21,7 @@ from flashrt_ros.engine.moves import own_home
 from flashrt_ros.engine.storage import spare_key
 from flashrt_ros.engine.timeline import Environment
 from flashrt_ros.engine.waits import Answer, Done
-from flashrt_ros.errors import DeviceLostError, FlashrtError
+from flashrt_ros.errors import DeviceLostError, FlashrtError, UnknownEnvironmentError
 from flashrt_ros.runtime.arena import Block
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,12 @@ class Library:
     # finding -------------------------------------------------------------------------------
 
     def find(self, request: protocol.ListCapsules) -> protocol.CapsulePage:
-        """Return a page of what a search finds."""
+        """Return a page of what a search finds.
+
+        Raises:
+            UnknownEnvironmentError: There is no such environment.
+        """
+        self._check_environment(request.env_index)
         query = Query(
             label=request.label,
             name_prefix=request.name_prefix,
@@ -63,7 +68,13 @@ class Library:
         return self._page(request.rid, found, request.offset, limit)
 
     def fingerprint(self, request: protocol.GetFingerprint) -> protocol.FingerprintInfo:
-        """Say what a capsule was taken under, whether or not it fits."""
+        """Say what a capsule was taken under, whether or not it fits.
+
+        Raises:
+            UnknownEnvironmentError: There is no such environment.
+            CapsuleNotFoundError: There is no such capsule.
+        """
+        self._check_environment(request.env_index)
         found = self._core.fingerprint
         if request.capsule:
             key = home_name(request.env_index) if request.capsule == "home" else request.capsule
@@ -71,7 +82,13 @@ class Library:
         return protocol.FingerprintInfo(request.rid, found.fields, found.digest)
 
     def collect(self, request: protocol.Collect) -> protocol.CapsulePage:
-        """Drop what every rule admits, a page at a time; or only say what would go."""
+        """Drop what every rule admits, a page at a time; or only say what would go.
+
+        Raises:
+            UnknownEnvironmentError: There is no such environment.
+            SpecError: The rules are none; nothing is dropped.
+        """
+        self._check_environment(request.env_index)
         rules = Rules(
             older_than_ns=request.older_than_ns,
             label=request.label,
@@ -98,6 +115,13 @@ class Library:
         for info in infos:
             self._moves.forget(self._core.store.drop(info.id))
         return protocol.CapsulePage(request.rid, tuple(infos), len(chosen))
+
+    def _check_environment(self, env_index: int) -> None:
+        num_environments = len(self._core.environments)
+        if not 0 <= env_index < num_environments:
+            raise UnknownEnvironmentError(
+                f"there is no environment {env_index}", expected=f"0 to {num_environments - 1}"
+            )
 
     def _page(
         self, rid: int, found: list[Capsule], offset: int, limit: int

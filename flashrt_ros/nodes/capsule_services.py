@@ -9,7 +9,7 @@ from std_srvs.srv import Trigger
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.errors import PayloadRangeError, SpecError, UnknownEnvironmentError
+from flashrt_ros.errors import PayloadRangeError, SpecError
 from flashrt_ros.nodes import messages
 from flashrt_ros.nodes.conversions import ns_to_stamp, stamp_to_ns
 from flashrt_ros.nodes.fence import Fence
@@ -213,7 +213,6 @@ class CapsuleServices:
         while True:
             left = _PAGE if wanted is None else min(_PAGE, wanted - len(response.capsules))
             with self._link.use() as client:
-                _check_environment(client, request.env_index)
                 page = client.list_capsules(
                     offset=offset,
                     limit=left,
@@ -223,6 +222,7 @@ class CapsuleServices:
                     until_ns=stamp_to_ns(request.until),
                     tier=request.tier,
                     pinned=request.only_pinned if is_about_pins else None,
+                    env_index=request.env_index,
                 )
             response.capsules.extend(messages.capsule_info(info) for info in page.capsules)
             response.total = page.total
@@ -277,17 +277,6 @@ class CapsuleServices:
         response.tick = moved.tick
         response.path = moved.path
         response.duration_ns = moved.duration_ns
-
-
-def _check_environment(client: EngineClient, env_index: int) -> None:
-    """Refuse what no environment of the engine is meant by; its list knows none."""
-    num_environments = client.model.num_environments
-    if env_index >= num_environments:
-        raise UnknownEnvironmentError(
-            f"the engine has no environment {env_index}",
-            expected=f"env_index below {num_environments}",
-            found=env_index,
-        )
 
 
 def _seed(value: int) -> int:

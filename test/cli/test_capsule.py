@@ -164,8 +164,20 @@ def test_no_engine_has_an_exit_code_of_its_own(flashrt: Flashrt, runtime_folder:
     assert json.loads(out)["error"]["name"] == "ENGINE_GONE"
 
 
-def test_an_unknown_environment_is_refused(verbs: Verbs) -> None:
-    assert verbs.refused("snapshot", "one", "--env", "7") == "UNKNOWN_ENVIRONMENT"
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("snapshot", "one"),
+        ("list",),
+        ("tree",),
+        ("drop", "home"),
+        ("pin", "home"),
+        ("gc", "--unpinned"),
+        ("explain", "home"),
+    ],
+)
+def test_an_unknown_environment_is_refused(verbs: Verbs, words: tuple[str, ...]) -> None:
+    assert verbs.refused(*words, "--env", "7") == "UNKNOWN_ENVIRONMENT"
 
 
 @pytest.mark.parametrize("words", [(), ("unknown",), ("restore",), ("fork", "many")])

@@ -20,6 +20,7 @@ from flashrt_ros.engine.server import EngineServer
 from flashrt_ros.errors import (
     AbandonedError,
     CapsuleNotFoundError,
+    DeviceLostError,
     EngineGoneError,
     FlashrtError,
     LoanError,
@@ -392,3 +393,33 @@ def test_an_engine_that_fails_by_itself_ends_the_server(runtime_folder: Path, st
         sock.settimeout(60)
         with pytest.raises(ConnectionResetError):
             sock.recv(1)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), DeviceLostError("it is gone")])
+def test_what_fails_after_a_verb_was_answered_ends_the_engine_not_the_client(
+    runtime_folder: Path, standin: Any, error: Exception
+) -> None:
+    """One answer, never two; its twin that fails before is a refusal and costs one client."""
+
+    def begin(request: Any, done: Callable[[Any], None]) -> None:
+        done(protocol.Ack(request.rid))
+        raise error
+
+    standin.begin = begin
+    name = f"unkept/{os.getpid()}"
+    with EngineServer(standin, EngineSocket(name)) as server:
+        sock = address.connect(name, timeout_s=0)
+        sock.send(protocol.encode(protocol.Hello(1, protocol.PROTOCOL_VERSION, "raw", 0)))
+        sock.send(protocol.encode(protocol.Drop(2, "x")))
+        with pytest.raises(type(error)):
+            server.run()
+    with sock:
+        sock.settimeout(60)
+        told = [protocol.decode_from_engine(sock.recv(65536)) for _ in range(2)]
+        assert isinstance(told[0], protocol.Welcome)
+        assert told[1] == protocol.Ack(2)
+        if isinstance(error, DeviceLostError):
+            last = protocol.decode_from_engine(sock.recv(65536))
+            assert isinstance(last, protocol.Failure)
+            assert last.rid == 0  # about the connection, not the request
+        assert sock.recv(65536) == b""

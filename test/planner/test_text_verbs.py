@@ -235,6 +235,8 @@ def test_a_turn_from_a_capsule_on_disk_waits_for_its_bytes(
         (protocol.Inspect(0, 0), UnsupportedError),
         (protocol.CancelTurn(0, 0), NotActiveError),
         (protocol.GetStatus(0, 2), UnknownEnvironmentError),
+        (protocol.ListCapsules(0, 0, 64, "", env_index=2), UnknownEnvironmentError),
+        (protocol.GetFingerprint(0, 2, ""), UnknownEnvironmentError),
         (protocol.Instruct(0, 5, b"go"), UnknownEnvironmentError),
     ],
 )

@@ -128,7 +128,7 @@ class ListCapsules(msgspec.Struct, array_like=True, tag=19, frozen=True):
 
     ``label`` is one ``key=value``, ``name_prefix`` the start of a name. ``since_ns`` and
     ``until_ns`` bound the wall time of creation, both inclusive. ``pinned`` is 1 for pinned
-    ones, 0 for the others.
+    ones, 0 for the others. Capsules are of no environment: ``env_index`` only must be one.
     """
 
     rid: int
@@ -140,6 +140,7 @@ class ListCapsules(msgspec.Struct, array_like=True, tag=19, frozen=True):
     until_ns: int = 0
     tier: str = ""
     pinned: int = -1
+    env_index: int = 0
 
 
 class Drop(msgspec.Struct, array_like=True, tag=20, frozen=True):
@@ -201,6 +202,7 @@ class Collect(msgspec.Struct, array_like=True, tag=28, frozen=True):
 
     With ``dry_run`` nothing goes, and ``offset`` pages. Without it one request drops a page
     of them; ``total`` counts those before it, so that the caller asks until none is left.
+    ``env_index`` as in :class:`ListCapsules`.
     """
 
     rid: int
@@ -211,6 +213,7 @@ class Collect(msgspec.Struct, array_like=True, tag=28, frozen=True):
     keep_last: int
     dry_run: bool
     offset: int = 0
+    env_index: int = 0
 
 
 class GetFingerprint(msgspec.Struct, array_like=True, tag=29, frozen=True):

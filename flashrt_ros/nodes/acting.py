@@ -122,6 +122,7 @@ class Acting:
         self._last: Values | None = None
         self._period_s = model.step_ns / 1e9
         self._said_s = -_SAID_S
+        self._is_said = False  # why the policy does not act, since it began or acted last
         self._is_closed = threading.Event()
         self._watch: threading.Thread | None = None
         self.num_limited = 0
@@ -131,7 +132,7 @@ class Acting:
     def facts(self) -> dict[str, object]:
         """Return what diagnostics say of it."""
         return {
-            "stale actions refused": self._guard.num_refused,
+            **{f"actions refused: {cause}": n for cause, n in self._guard.num_refused.items()},
             "beyond limits": self.num_limited,
             "safety actions": self.num_stops,
         }
@@ -146,6 +147,7 @@ class Acting:
         def start() -> None:
             self.safety.pause()
             self._last = None
+            self._is_said = False
             self._period_s = self._model.step_ns / 1e9 if period_s is None else period_s
             self._guard.begin(
                 is_timed=period_s is not None,
@@ -174,7 +176,7 @@ class Acting:
         command = self._within(np.array(values)[None], self._period_s)
         if command is None:
             return
-        self._guard.passed(made)
+        self._passed(made)
         self.safety.pause()
         self._send(tuple(command[0].tolist()))
 
@@ -189,7 +191,7 @@ class Acting:
         limited = self._within(rows, self._model.step_ns / 1e9)
         if limited is None:
             return
-        self._guard.passed(made)
+        self._passed(made)
         if limited is not rows:
             payload = limited.astype(np.float32).tobytes()
         chunk = messages.action_chunk(
@@ -249,7 +251,17 @@ class Acting:
 
     def _may_pass(self, made: protocol.Provenance) -> bool:
         self._guard.heard(time.monotonic_ns())
-        return self._guard.admits(made, now_ns=self._now_ns())
+        cause = self._guard.objection(made, now_ns=self._now_ns())
+        if cause is not None and not (self._is_said or self._guard.is_acting):
+            self._is_said = True
+            self._say(
+                cause, "what the policy makes is refused, and nothing is sent: it never acted"
+            )
+        return cause is None
+
+    def _passed(self, made: protocol.Provenance) -> None:
+        self._guard.passed(made)
+        self._is_said = False
 
     def _within(self, rows: Values, period_s: float) -> Values | None:
         """Return commands within the limits; None where they stop the policy."""
@@ -298,6 +310,7 @@ class Acting:
 
     def _stop_for(self, cause: Cause, why: str) -> None:
         was_acting = self._guard.is_acting
+        self._is_said = True
         self._guard.stop(cause, now_ns=self._now_ns())
         done = self._take(cause, repeat=True) if was_acting else "nothing is sent: it never acted"
         self._say(cause, f"stopped {why}: {done}")
@@ -305,6 +318,7 @@ class Acting:
     def _take(self, cause: str, *, repeat: bool) -> str:
         kind = self._conduct.action(cause)
         self.num_stops += 1
+        self._is_said = True
         done = self.safety.take(kind, repeat=repeat)
         return done + self._stop_trajectory(kind)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass
 
 from flashrt_ros.engine.protocol import Provenance
@@ -48,6 +49,9 @@ class Guard:
     Args:
         settings: When to stop.
         lifetimes: Of goals.
+
+    Attributes:
+        num_refused: Actions and chunks that could not be published, by cause.
     """
 
     def __init__(self, settings: GuardSettings, lifetimes: GoalLifetimes) -> None:
@@ -61,7 +65,7 @@ class Guard:
         self._observed_ns = 0
         self._floor_ns = 0
         self._heard_ns = 0
-        self.num_refused = 0
+        self.num_refused: Counter[Cause] = Counter()
 
     @property
     def is_acting(self) -> bool:
@@ -95,17 +99,17 @@ class Guard:
         """Take note of any output of the engine's."""
         self._heard_ns = monotonic_ns
 
-    def admits(self, made: Provenance, *, now_ns: int) -> bool:
-        """Tell whether what was made so may be published; counts what may not.
+    def objection(self, made: Provenance, *, now_ns: int) -> Cause | None:
+        """Return why what was made so may not be published, and count it; None where it may.
 
         Args:
             made: What an action or chunk was made from.
             now_ns: The node's clock.
         """
-        if self._is_latched or (self._is_timed and self._is_stale(made, now_ns)):
-            self.num_refused += 1
-            return False
-        return True
+        cause = self._object(made, now_ns)
+        if cause is not None:
+            self.num_refused[cause] += 1
+        return cause
 
     def passed(self, made: Provenance) -> None:
         """Take note that an action or chunk was published: the policy acts."""
@@ -140,14 +144,19 @@ class Guard:
         elif cause is not Cause.GOAL:
             self._floor_ns = now_ns
 
-    def _is_stale(self, made: Provenance, now_ns: int) -> bool:
+    def _object(self, made: Provenance, now_ns: int) -> Cause | None:
+        if self._is_latched:
+            return Cause.LIMIT
+        if not self._is_timed:
+            return None
         if self._floor_ns > now_ns + self._settings.future_ns:
             self._floor_ns = now_ns  # the clock was set back meanwhile
         if made.observation_stamp_ns < self._floor_ns or self._is_blind(now_ns):
-            return True
+            return Cause.OBSERVATION
         is_judged = self._settings.observation_ns > 0
-        is_ahead = made.observation_stamp_ns > now_ns + self._settings.future_ns
-        return (is_judged and is_ahead) or self._is_goal_stale(made, now_ns)
+        if is_judged and made.observation_stamp_ns > now_ns + self._settings.future_ns:
+            return Cause.OBSERVATION
+        return Cause.GOAL if self._is_goal_stale(made, now_ns) else None
 
     def _is_blind(self, now_ns: int) -> bool:
         lifetime_ns = self._settings.observation_ns

@@ -124,7 +124,7 @@ def test_a_policy_without_fresh_observations_stops_and_goes_on_with_new_ones(
 ) -> None:
     bench.engine()
     bench.policy(
-        observation_lifetime_s=0.4,
+        observation_lifetime_s=1.5,  # a busy machine must not bring it about by itself
         stale_observation_action="safe_pose",
         safe_pose=[f"y position={POSE[1]}", f"x position={POSE[0]}"],
         safety_rate_hz=50,
@@ -149,9 +149,24 @@ def test_a_policy_without_fresh_observations_stops_and_goes_on_with_new_ones(
     assert len(robot.safety("stale_observation")) == 1
 
 
+def test_it_is_told_why_a_policy_never_acts(bench: Bench, peer: Peer) -> None:
+    bench.engine()
+    bench.policy(observation_lifetime_s=1.0)
+    robot = Robot(peer, now_ns=lambda: 0)  # a driver that leaves its stamps empty
+    peer.bring_up(NODE)
+    with_stamp = robot.goal()
+    with_stamp.header.stamp = peer.now()
+    reply = peer.call(Interrupt, f"{NODE}/interrupt", has_goal=True, goal=with_stamp)
+    assert reply.success, reply.error_msg
+    assert "it never acted" in robot.until_safe("stale_observation")
+    peer.until(lambda: robot.fact("actions refused: stale_observation") > 10)
+    assert len(robot.safety("stale_observation")) == 1
+    assert not robot.commands
+
+
 def test_where_ages_are_not_judged_the_policy_acts_on(bench: Bench, peer: Peer) -> None:
     bench.engine()
-    bench.policy(observation_lifetime_s=0)
+    bench.policy(observation_lifetime_s=0, watchdog_ticks=0)
     robot = Robot(peer)
     robot.act()
     robot.is_driven = False
@@ -171,7 +186,7 @@ def test_a_goal_is_acted_on_for_its_own_lifetime_only(bench: Bench, peer: Peer) 
     peer.bring_up(NODE)
     peer.until(lambda: peer.node.count_subscribers("planner_node/accepted") > 0)
     goal = robot.goal()
-    goal.lifetime = Duration(sec=1)
+    goal.lifetime = Duration(sec=4)
     goals.publish(goal)
     robot.until_acting()
     robot.until_safe("stale_goal")
@@ -222,7 +237,7 @@ def test_a_limit_may_stop_the_policy_until_a_reset(bench: Bench, peer: Peer) -> 
 
 def test_the_watchdog_acts_when_the_engine_is_silent(bench: Bench, peer: Peer) -> None:
     engine = bench.engine()
-    bench.policy(watchdog_ticks=10, engine_silent_action="zeros", safety_rate_hz=50)
+    bench.policy(watchdog_ticks=50, engine_silent_action="zeros", safety_rate_hz=50)
     robot = Robot(peer)
     robot.act()
     engine.process.send_signal(signal.SIGSTOP)
@@ -290,7 +305,9 @@ def test_without_a_word_in_the_yaml_a_controller_keeps_its_trajectory(
 
 def test_a_simulation_that_jumps_back_is_new_time(bench: Bench, peer: Peer) -> None:
     bench.engine()
-    bench.policy(use_sim_time=True, observation_lifetime_s=5.0, safety_rate_hz=50)
+    bench.policy(
+        use_sim_time=True, observation_lifetime_s=5.0, future_tolerance_s=5.0, safety_rate_hz=50
+    )
     base_ns = [100_000_000_000 - time.monotonic_ns()]
 
     def now_ns() -> int:

@@ -30,7 +30,7 @@ def guard(*, goal_ns: int = 0, is_timed: bool = True, observation_ns: int = S) -
 
 def act(found: Guard, *, now_ns: int = NOW, **changes: Any) -> bool:
     record = made(**changes)
-    if not found.admits(record, now_ns=now_ns):
+    if found.objection(record, now_ns=now_ns):
         return False
     found.passed(record)
     return True
@@ -50,7 +50,7 @@ class TestObservations:
         # What is left in the queue was made from the old one.
         assert not act(found, now_ns=at_ns + 9)
         assert act(found, now_ns=at_ns + 9, observation_stamp_ns=at_ns + 5)
-        assert found.num_refused == 2
+        assert found.num_refused == {Cause.OBSERVATION: 2}
 
     def test_it_is_judged_although_no_action_comes(self) -> None:
         found = guard()
@@ -191,7 +191,7 @@ class Machine(RuleBasedStateMachine):
         )
         self.heard_ns = self.now_ns
         self.guard.heard(self.now_ns)
-        if self.guard.admits(record, now_ns=self.now_ns):
+        if not self.guard.objection(record, now_ns=self.now_ns):
             self.guard.passed(record)
             assert goal_age <= 3 * S
             assert abs(self.now_ns - self.observed_ns) <= S
@@ -226,5 +226,5 @@ def test_an_age_is_judged_on_the_nodes_clock_alone(stamp_ns: int, now_ns: int) -
     found = Guard(GuardSettings(S, 0), GoalLifetimes(0))
     found.begin(is_timed=True)
     found.observed(stamp_ns)
-    passes = found.admits(made(observation_stamp_ns=stamp_ns), now_ns=now_ns)
-    assert passes == (0 <= now_ns - stamp_ns <= S)
+    cause = found.objection(made(observation_stamp_ns=stamp_ns), now_ns=now_ns)
+    assert (cause is None) == (0 <= now_ns - stamp_ns <= S)

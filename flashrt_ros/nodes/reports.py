@@ -50,6 +50,7 @@ class Reports:
 
     def __init__(self, node: Node, hardware_id: str) -> None:
         self._node = node
+        self._clock = node.get_clock().handle
         self._hardware_id = hardware_id
         self._refusals: Counter[str] = Counter()
         self._incompatible: Counter[str] = Counter()
@@ -64,7 +65,9 @@ class Reports:
 
     def now_ns(self) -> int:
         """Return the node's clock, ns; simulated time where the node uses it."""
-        return int(self._node.get_clock().now().nanoseconds)
+        # without the object that ``Clock.now`` makes: a reset waits for it
+        with self._clock:
+            return int(self._clock.get_now().nanoseconds)
 
     def event(self, event: protocol.Event) -> None:
         """Publish an event of the engine's or the node's own."""

@@ -86,8 +86,9 @@ class Planners:
 def planners(bench: Bench, peer: Peer) -> Planners:
     bench.engine()
     bench.planner(
-        planners=["operator priority=10 lease_s=0.6", "instruction priority=20 lease_s=0"],
-        lease_s=0.3,
+        # Longer than a busy machine takes from one goal to the next.
+        planners=["operator priority=10 lease_s=3", "instruction priority=20 lease_s=0"],
+        lease_s=2.0,
         max_planners=3,
         named_goals=["go left = -0.5 0.25"],
         goal_schema=["goal.values shape=2 low=-0.9 high=0.9 frame=table units=m"],

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -258,7 +257,7 @@ def test_an_engine_that_dies_while_nothing_moves(bench: Bench, peer: Peer) -> No
 
 def test_an_engine_that_stops_answering_counts_as_lost(bench: Bench, peer: Peer) -> None:
     engine = bench.engine()
-    bench.policy(request_timeout_s=0.5)
+    bench.policy(request_timeout_s=2.0)
     driver = Driver(peer)
     commands = peer.listen(Float64MultiArray, "policy_node/commands")
     peer.bring_up("policy_node")

@@ -66,7 +66,7 @@ class Robot:
             setattr(goal, name, value)
         return goal
 
-    def give_goal(self) -> None:
+    def give_goal(self) -> Interrupt.Response:
         self.sequence += 1
         reply = self.peer.call(
             Interrupt,
@@ -76,12 +76,14 @@ class Robot:
             goal=self.goal(self.sequence),
         )
         assert reply.success, reply.error_msg
+        return reply
 
-    def run(self, num_chunks: int = 2) -> None:
-        """Give a goal and wait until chunks made under it came."""
-        self.give_goal()
+    def run(self, num_chunks: int = 2) -> Interrupt.Response:
+        """Give a goal and wait until chunks made under it came; returns the interrupt's answer."""
+        reply = self.give_goal()
         self.chunks.clear()
         self.peer.until(lambda: len(self.chunks) >= num_chunks, "chunks")
+        return reply
 
 
 @pytest.fixture(scope="module")
@@ -440,14 +442,12 @@ def test_a_refused_verb_answers_with_its_code_and_changes_nothing(
 def test_an_interrupt_with_a_bad_goal_interrupts_nothing(
     robot: Robot, changes: dict[str, object], error: type[errors.FlashrtError]
 ) -> None:
-    robot.run()
+    before = robot.run()
     goal = robot.goal(10_000, **changes)
     reply = robot.peer.call(Interrupt, f"{NODE}/interrupt", has_goal=True, goal=goal)
     assert reply.error_code == error.code, reply.error_msg
-    depth = robot.statuses[-1].interrupt_depth
-    robot.statuses.clear()
-    robot.peer.until(lambda: robot.statuses)
-    assert robot.statuses[-1].interrupt_depth == depth
+    good = robot.peer.call(Interrupt, f"{NODE}/interrupt")
+    assert (good.depth, good.generation) == (before.depth + 1, before.generation + 1)
 
 
 def test_status_has_the_engines_figures(robot: Robot) -> None:

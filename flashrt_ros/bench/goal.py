@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from flashrt_ros.bench.checksums import checksum, read_checksum
 from flashrt_ros.bench.context import Cast, Context, megabytes
-from flashrt_ros.bench.devices import time_host
+from flashrt_ros.bench.devices import time_host, time_reported
 from flashrt_ros.bench.engines import engine_parameters, hired, ros_domain, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import goal_factory
 from flashrt_ros.bench.result import Line, LinePanel, Result, Row, absent, at_most
-from flashrt_ros.bench.sampling import Budget, Case, Plan, Sample, Samples, median, p99
+from flashrt_ros.bench.sampling import Budget, Case, Plan, Samples, median, p99
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.client import EngineClient, Writer
 from flashrt_ros.engine.protocol import Output
@@ -118,14 +118,14 @@ def _measure(
         copies = slot.num_copies(payload)
         cases = {
             "hand_over": Case(lambda: slot.hand_over(payload), time_host),
-            "slot": Case(lambda: slot.send(payload)[0], _reported),
+            "slot": Case(lambda: slot.send(payload)[0], time_reported),
             "commit": Case(slot.commit, time_host, slot.wake),
             "ping": Case(client.ping, time_host, slot.wake),
         }
         if link is not None:
             link.wait_for(size, crew)
             _check_sum("a topic", link.send(payload)[1], payload)
-            cases["topic"] = Case(lambda: link.send(payload)[0], _reported)
+            cases["topic"] = Case(lambda: link.send(payload)[0], time_reported)
         plan = Plan(budget.left_s, min_rounds=5)
         return context.measure(cases, plan, f"goals of {label}"), copies
 
@@ -202,14 +202,6 @@ class SlotLink:
                 self._client.release(message)
                 return message
         raise BenchError(f"the engine made no chunk within {_ANSWER_S:g} s")
-
-
-def _reported(run: Callable[[], object]) -> tuple[Sample, object]:
-    """Take the time that the call itself found; None drops the sample."""
-    spent_ns = run()
-    if not isinstance(spent_ns, int):
-        return Sample(float("nan"), float("nan")), False
-    return Sample(spent_ns, spent_ns), spent_ns
 
 
 def _check_sum(what: str, found: int | None, payload: Payload) -> None:

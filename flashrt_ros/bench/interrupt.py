@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 
 from flashrt_ros.bench.context import Cast, Context
-from flashrt_ros.bench.devices import num_cores
+from flashrt_ros.bench.devices import num_cores, time_reported
 from flashrt_ros.bench.engines import engine_parameters, hired, ros_domain, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_most
-from flashrt_ros.bench.sampling import Case, Plan, Sample, Samples, median, p99
+from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.protocol import Output, OutputKind
 from flashrt_ros.models.flow_network import EXECUTE_HORIZON, IMAGE_PX, NUM_STEPS
@@ -67,12 +67,12 @@ def run(context: Context) -> Result:
         context.say("comparing provenance")
         _check(driver)
         cases = {
-            "interrupt": Case(driver.interrupt, _reported, driver.settle),
-            "commit": Case(driver.commit, _reported, driver.settle),
+            "interrupt": Case(driver.interrupt, time_reported, driver.settle),
+            "commit": Case(driver.commit, time_reported, driver.settle),
         }
         if link is not None:
             link.wait_for(crew)
-            cases["topic"] = Case(link.send, _reported, driver.pause)
+            cases["topic"] = Case(link.send, time_reported, driver.pause)
         plan = Plan(context.budget.left_s, min_rounds=3, warm_up=1)
         samples = context.measure(cases, plan, "goals at random moments")
         plan_us = client.status().replay_p99_us
@@ -179,14 +179,6 @@ def _check(driver: Driver) -> None:
     copies = driver.num_copies()
     if copies:
         raise WrongResultError(f"the goal of an interrupt was copied {copies} times")
-
-
-def _reported(run: Callable[[], object]) -> tuple[Sample, object]:
-    """Take the time that the call itself found; None drops the sample."""
-    spent_ns = run()
-    if not isinstance(spent_ns, int):
-        return Sample(float("nan"), float("nan")), False
-    return Sample(spent_ns, spent_ns), spent_ns
 
 
 def _bound_us(plan_us: float) -> float:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import rclpy
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Float64MultiArray, UInt64MultiArray
 
 from flashrt_ros.bench.context import Crew
 from flashrt_ros.bench.engines import wait_for
 from flashrt_ros.bench.goal_node import DEPTH
+from flashrt_ros.bench.ros_link import RosLink
 
 _ANSWER_S = 5.0
 
 
-class InterruptLink:
+class InterruptLink(RosLink):
     """A publisher of goals, and the policy node's answers.
 
     Args:
@@ -31,34 +26,12 @@ class InterruptLink:
     """
 
     def __init__(self, prefix: str) -> None:
+        super().__init__(f"{prefix}_sender")
         self.prefix = prefix
         self._number = 1
         self._answers: dict[int, int] = {}
-        self._context = Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self._node = Node(f"{prefix}_sender", context=self._context)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._goals = self._node.create_publisher(Float64MultiArray, f"{prefix}_goal", DEPTH)
-        self._node.create_subscription(UInt64MultiArray, f"{prefix}_answer", self._take, DEPTH)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the node. Idempotent."""
-        if self._context.ok():
-            self._executor.shutdown()
-            self._node.destroy_node()
-            rclpy.shutdown(context=self._context)
+        self._goals = self.node.create_publisher(Float64MultiArray, f"{prefix}_goal", DEPTH)
+        self.node.create_subscription(UInt64MultiArray, f"{prefix}_answer", self._take, DEPTH)
 
     def wait_for(self, crew: Crew) -> None:
         """Wait until the policy node listens, and can be heard.
@@ -70,7 +43,7 @@ class InterruptLink:
             crew,
             lambda: (
                 self._goals.get_subscription_count() > 0
-                and self._node.count_publishers(f"{self.prefix}_answer") > 0
+                and self.node.count_publishers(f"{self.prefix}_answer") > 0
             ),
             "the policy node of the topic",
         )
@@ -81,11 +54,8 @@ class InterruptLink:
         self._number += 1
         values = [float(self._number), 0.1 + 0.3 * (self._number % 2), 0.25]
         self._goals.publish(Float64MultiArray(data=values))
-        deadline = time.monotonic() + _ANSWER_S
-        while self._number not in self._answers:
-            if time.monotonic() > deadline:
-                return None
-            self._executor.spin_once(timeout_sec=_ANSWER_S)
+        if not self.spin_until(lambda: self._number in self._answers, _ANSWER_S):
+            return None
         return self._answers.pop(self._number) - begun_ns
 
     def _take(self, message: Any) -> None:

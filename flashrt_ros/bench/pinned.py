@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -52,12 +53,16 @@ _QUIET_S = 60.0
 
 _WAKING = 3
 
-_PINNED, _COLD = "pinned", "pinned, cold"
+_PAUSE_S = 0.02
+"""About what a capsule takes to come from a file."""
+
+_PINNED, _COLD, _PAUSED = "pinned", "pinned, cold", "pinned, paused"
 _OURS = (_PINNED, "others")
 _THEIRS = ("cache, the same ones", "cache, others")
 _NAMES = {
     _PINNED: "pinned capsule",
     _COLD: "pinned capsule, at once after another",
+    _PAUSED: f"pinned capsule, after {1e3 * _PAUSE_S:g} ms of nothing",
     "others": "other capsules",
     "cache, the same ones": "cache without pins, those pinned in the engine",
     "cache, others": "cache without pins, the others",
@@ -100,8 +105,9 @@ def run(context: Context) -> Result:
 
     The engine and the cache are asked for the same one in turn, and both rest in between:
     what they move in the background is not in the times, unless they make one wait for it.
-    Reading files leaves a processor with cold caches and a GPU asleep, whatever is restored
-    then. So both are woken before a timing; pinned capsules are timed without that as well.
+    A restore after some milliseconds finds cold caches and a GPU asleep, whether a file was
+    read meanwhile or nothing was done. So both are woken before a timing; pinned capsules are
+    timed without that as well, after another restore and after a pause.
 
     Raises:
         WrongResultError: Other bytes came back, or a pinned capsule had been moved.
@@ -282,6 +288,9 @@ def _restore_both(
     theirs: _Peer = (_THEIRS[kind], shelf.cached_tier_of, shelf.restore_cached)
     if not kind:
         _restore_one(context, shelf, key, (_COLD, *ours[1:]), found)
+        shelf.wake()
+        time.sleep(_PAUSE_S)
+        _restore_one(context, shelf, key, (_PAUSED, *ours[1:]), found)
     for peer in context.rng.sample((ours, theirs), 2):
         shelf.wake()
         _restore_one(context, shelf, key, peer, found)
@@ -292,7 +301,7 @@ def _restore_one(
 ) -> None:
     name, tier_of, restore = peer
     tier = tier_of(key)
-    if name in (_PINNED, _COLD) and tier != shelf.first_tier:
+    if name in (_PINNED, _COLD, _PAUSED) and tier != shelf.first_tier:
         raise WrongResultError(f"a pinned capsule lies in the tier {tier}")
     sample, answer = context.device.time_wall(lambda: restore(key))
     if answer is False:

@@ -1,0 +1,417 @@
+"""Several members in one loop, over stand-ins and a clock that moves when they work."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashrt_ros.engine import linux
+from flashrt_ros.engine.address import EngineSocket
+from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.host import FillingMember, Host, Member
+from flashrt_ros.engine.host_slack import Slack
+from test.engine.conftest import StandInEngine
+
+MS = 1_000_000
+RESERVE_NS = MS // 2
+TURN_NS = 20_000
+_numbers = itertools.count()
+
+
+@dataclass
+class Clock:
+    """Moves when something works, or sleeps."""
+
+    now_ns: int = MS
+    armed_ns: int | None = None
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def poll(self, timeout_ms: int | None) -> list[tuple[int, int]]:
+        """Stand for ``poll`` with no clients: sleep until the timer."""
+        if timeout_ms is None:
+            assert self.armed_ns is not None, "it would sleep for ever"
+            self.now_ns = max(self.now_ns, self.armed_ns)
+        else:
+            self.now_ns += TURN_NS
+        return []
+
+    def set_timer(self, fd: int, wake_ns: int | None) -> None:
+        self.armed_ns = wake_ns
+
+
+@dataclass
+class Bare:
+    """What a member has besides its loop."""
+
+    clock: Clock
+    sink: Any = None
+    epoch: int = 1
+    info: Any = field(default_factory=lambda: StandInEngine().info)
+
+    def next_background_ns(self) -> int | None:
+        return None
+
+    def background(self, now_ns: int) -> bool:
+        raise AssertionError("nothing is due")
+
+
+@dataclass
+class Timed(Bare):
+    """Ticks at a period; each tick brings nodes that take a time."""
+
+    period_ns: int = 20 * MS
+    node_ns: int = MS
+    num_nodes: int = 3
+    is_device: bool = False
+    has_deadline: bool = True
+    due_ns: int = 5 * MS
+    left: int = 0
+    done_ns: int = 0
+    lateness_ns: list[int] = field(default_factory=list)
+
+    @property
+    def has_work(self) -> bool:
+        return self.left > 0 and self.clock.now_ns >= self.done_ns
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.clock.now_ns < self.done_ns
+
+    def advance(self) -> bool:
+        assert self.has_work
+        self.left -= 1
+        if self.is_device:
+            self.done_ns = self.clock.now_ns + self.node_ns
+        else:
+            self.clock.now_ns += self.node_ns
+        return self.has_work
+
+    def next_deadline_ns(self) -> int | None:
+        return self.due_ns if self.has_deadline else None
+
+    def on_deadline(self, now_ns: int) -> None:
+        self.lateness_ns.append(now_ns - self.due_ns)
+        while self.due_ns <= now_ns:
+            self.due_ns += self.period_ns
+        self.left = self.num_nodes
+
+
+@dataclass
+class Filling(Bare):
+    """Has nodes of two kinds, without end; notes when each was submitted."""
+
+    others: list[Timed] = field(default_factory=list)
+    takes_ns: dict[str, int] = field(default_factory=dict)
+    is_device: bool = False
+    kinds: Iterator[str] = field(default_factory=lambda: itertools.cycle("ab"))
+    kind: str = "a"
+    done_ns: int | None = None
+    is_idle: bool = False
+    submitted: list[tuple[int, str, int | None]] = field(default_factory=list)
+    told: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def has_work(self) -> bool:
+        if self.done_ns is not None:
+            return self.clock.now_ns >= self.done_ns
+        return not self.is_idle
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.done_ns is not None
+
+    @property
+    def next_node(self) -> str:
+        return "" if self.done_ns is not None else self.kind
+
+    def advance(self) -> bool:
+        assert self.has_work
+        if self.done_ns is not None:
+            self.done_ns = None
+            return True
+        due = [timed.due_ns for timed in self.others if timed.has_deadline]
+        self.submitted.append((self.clock.now_ns, self.kind, min(due, default=None)))
+        end_ns = self.clock.now_ns + self.takes_ns[self.kind]
+        self.kind = next(self.kinds)
+        if self.is_device:
+            self.done_ns = end_ns
+        else:
+            self.clock.now_ns = end_ns
+        return True
+
+    def next_deadline_ns(self) -> int | None:
+        raise AssertionError("it has none")
+
+    def note_shortage(self, needs_ns: int, found_ns: int) -> None:
+        self.told.append((needs_ns, found_ns))
+
+
+@contextmanager
+def hosted(clock: Clock, members: list[tuple[Any, Slack | None]]) -> Iterator[Host]:
+    """Make a host whose loop runs on a clock of the test."""
+    with ExitStack() as exits:
+        patch = exits.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(linux, "set_timer", clock.set_timer)
+        made: list[Any] = []
+        for engine, slack in members:
+            name = f"host/{os.getpid()}/{next(_numbers)}"
+            address = exits.enter_context(EngineSocket(name))
+            made.append(
+                Member(engine, address) if slack is None else FillingMember(engine, address, slack)
+            )
+        served = exits.enter_context(Host(made, clock_ns=clock))
+        patch.setattr(served, "_poll", clock)
+        clock.register = clock.unregister = lambda *arguments: None  # type: ignore[attr-defined]
+        yield served
+
+
+def run(served: Host, clock: Clock, for_ns: int) -> None:
+    until_ns = clock.now_ns + for_ns
+    while clock.now_ns < until_ns:
+        served._turn()
+
+
+def make(clock: Clock, takes_ns: dict[str, int], **options: Any) -> tuple[Filling, Slack]:
+    """Make a filling member whose nodes were rehearsed."""
+    floor_ns = options.pop("floor_ns", 0)
+    filling = Filling(clock, takes_ns=takes_ns, **options)
+    slack = Slack(reserve_ns=RESERVE_NS, floor_ns=floor_ns, estimates_ns=takes_ns)
+    return filling, slack
+
+
+pytestmark = pytest.mark.usefixtures("runtime_folder")
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    periods_ms=st.lists(st.integers(5, 40), min_size=1, max_size=2),
+    node_us=st.integers(1, 2000),
+    num_nodes=st.integers(0, 3),
+    a_us=st.integers(1, 30_000),
+    b_us=st.integers(1, 30_000),
+    on_device=st.tuples(st.booleans(), st.booleans()),
+)
+def test_no_node_is_submitted_that_does_not_fit(
+    runtime_folder: Path,
+    periods_ms: list[int],
+    node_us: int,
+    num_nodes: int,
+    a_us: int,
+    b_us: int,
+    on_device: tuple[bool, bool],
+) -> None:
+    """Without a floor: what took the same each time is never under way at a deadline."""
+    clock = Clock()
+    timed = [
+        Timed(
+            clock,
+            period_ns=period * MS,
+            node_ns=node_us * 1000,
+            num_nodes=num_nodes,
+            is_device=on_device[0],
+        )
+        for period in periods_ms
+    ]
+    takes_ns = {"a": a_us * 1000, "b": b_us * 1000}
+    filling, slack = make(clock, takes_ns, others=timed, is_device=on_device[1])
+    with hosted(clock, [*((one, None) for one in timed), (filling, slack)]) as served:
+        run(served, clock, 400 * MS)
+    for at_ns, kind, deadline_ns in filling.submitted:
+        assert deadline_ns is not None
+        assert deadline_ns - at_ns >= takes_ns[kind] + RESERVE_NS
+    own_ns = 0 if on_device[0] else node_us * 1000 * len(timed)
+    for one in timed:
+        assert len(one.lateness_ns) >= 5
+        assert max(one.lateness_ns) <= own_ns + RESERVE_NS, "as late as without a planner"
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    period_ms=st.integers(2, 20),
+    node_us=st.integers(1, 30_000),
+    takes_ms=st.integers(1, 60),
+    floor_ms=st.integers(1, 200),
+    is_device=st.booleans(),
+)
+def test_no_node_waits_longer_than_the_floor_says(
+    runtime_folder: Path,
+    period_ms: int,
+    node_us: int,
+    takes_ms: int,
+    floor_ms: int,
+    is_device: bool,
+) -> None:
+    """Whatever the others have to do, also where they never come to rest."""
+    clock = Clock()
+    timed = Timed(clock, period_ns=period_ms * MS, node_ns=node_us * 1000)
+    takes_ns = {"a": takes_ms * MS, "b": takes_ms * MS}
+    filling, slack = make(
+        clock, takes_ns, others=[timed], is_device=is_device, floor_ns=floor_ms * MS
+    )
+    with hosted(clock, [(timed, None), (filling, slack)]) as served:
+        run(served, clock, 8 * (2 * floor_ms + takes_ms) * MS + 200 * MS)
+    # On a device it waits twice: to be taken in, and for the next one. A node of the others
+    # that began before, and turns of the loop, come on top.
+    waits_ns = (2 * floor_ms * MS + 4 * (node_us * 1000 + TURN_NS)) * (1 + is_device)
+    most_ns = waits_ns + (takes_ms + 1) * MS
+    times = [at_ns for at_ns, _, _ in filling.submitted]
+    assert len(times) >= 3
+    assert max(b - a for a, b in itertools.pairwise(times)) <= most_ns
+    for at_ns, kind, deadline_ns in filling.submitted[1:]:
+        assert deadline_ns is not None
+        if deadline_ns - at_ns < takes_ns[kind] + RESERVE_NS:
+            assert filling.told, "it is told that its nodes don't fit"
+
+
+def test_a_node_that_takes_longer_than_any_before_delays_one_tick_and_is_learned() -> None:
+    """Also shows that a node under way at a deadline is noticed here."""
+    clock = Clock()
+    timed = Timed(clock)
+    filling, slack = make(clock, {"a": MS, "b": MS}, others=[timed])
+    filling.takes_ns = {"a": 30 * MS, "b": 30 * MS}
+    with hosted(clock, [(timed, None), (filling, slack)]) as served:
+        run(served, clock, 500 * MS)
+    assert len([late for late in timed.lateness_ns if late > MS]) == len(filling.submitted) == 1
+    assert max(timed.lateness_ns[5:]) <= RESERVE_NS
+
+
+def test_without_a_floor_what_never_fits_never_runs() -> None:
+    clock = Clock()
+    timed = Timed(clock)
+    filling, slack = make(clock, {"a": 30 * MS, "b": 30 * MS}, others=[timed])
+    with hosted(clock, [(timed, None), (filling, slack)]) as served:
+        run(served, clock, 1000 * MS)
+    assert not filling.submitted
+    assert max(timed.lateness_ns) <= RESERVE_NS
+
+
+def test_a_shortage_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    timed = Timed(clock)
+    filling, slack = make(clock, {"a": 30 * MS, "b": 30 * MS}, others=[timed], floor_ns=50 * MS)
+    with hosted(clock, [(timed, None), (filling, slack)]) as served:
+        run(served, clock, 500 * MS)
+        assert len(filling.submitted) > 3
+        ((needs_ns, found_ns),) = filling.told
+        assert needs_ns == 30 * MS + RESERVE_NS
+        assert 10 * MS < found_ns < 20 * MS
+        assert len([line for line in caplog.messages if "30.5 ms of slack" in line]) == 1
+        filling.takes_ns = {"a": MS, "b": MS}
+        run(served, clock, 500 * MS)
+    assert filling.told[1:] == [(0, 0)], "what an owed node took replaces the estimate"
+
+
+def test_without_deadlines_nodes_run_freely() -> None:
+    clock = Clock()
+    timed = Timed(clock, has_deadline=False)
+    filling, slack = make(clock, {"a": 30 * MS, "b": 30 * MS}, others=[timed])
+    with hosted(clock, [(timed, None), (filling, slack)]) as served:
+        run(served, clock, 300 * MS)
+    assert len(filling.submitted) >= 9
+
+
+def test_two_without_deadlines_take_turns_one_node_at_a_time() -> None:
+    clock = Clock()
+    timed = Timed(clock)
+    pairs = [make(clock, {"a": MS, "b": MS}, others=[timed], is_device=True) for _ in range(2)]
+    with hosted(clock, [(timed, None), *pairs]) as served:
+        run(served, clock, 200 * MS)
+    ends: list[tuple[int, int]] = sorted(
+        (at_ns, at_ns + MS) for filling, _ in pairs for at_ns, _, _ in filling.submitted
+    )
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ends))
+    counts = [len(filling.submitted) for filling, _ in pairs]
+    assert abs(counts[0] - counts[1]) <= 1
+
+
+def test_what_waited_and_is_not_wanted_any_more_owes_nothing() -> None:
+    clock = Clock()
+    timed = Timed(clock)
+    filling, slack = make(clock, {"a": 30 * MS, "b": 30 * MS}, others=[timed], floor_ns=100 * MS)
+    with hosted(clock, [(timed, None), (filling, slack)]) as served:
+        run(served, clock, 60 * MS)
+        filling.is_idle = True
+        run(served, clock, 200 * MS)
+        filling.is_idle = False
+        began_ns = clock.now_ns
+        run(served, clock, 150 * MS)
+    assert filling.submitted[0][0] >= began_ns + 100 * MS
+
+
+def test_two_with_deadlines_take_turns() -> None:
+    clock = Clock()
+    timed = [Timed(clock, num_nodes=10, node_ns=MS // 2) for _ in range(2)]
+    with hosted(clock, [(one, None) for one in timed]) as served:
+        run(served, clock, 10 * MS)
+        assert abs(timed[0].left - timed[1].left) <= 1
+        run(served, clock, 100 * MS)
+    assert max(timed[0].lateness_ns + timed[1].lateness_ns) <= MS
+
+
+# estimates -----------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50))
+def test_an_estimate_is_never_below_the_last_nor_above_the_longest(times: list[int]) -> None:
+    slack = Slack(reserve_ns=0, floor_ns=0)
+    for index, took_ns in enumerate(times):
+        slack.note("a", took_ns)
+        assert took_ns <= slack.needs_ns("a") <= max(times[: index + 1])
+
+
+def test_an_estimate_comes_down_slowly_after_one_that_took_long() -> None:
+    slack = Slack(reserve_ns=0, floor_ns=0)
+    slack.note("a", 160 * MS)
+    slack.note("a", 0)
+    assert slack.needs_ns("a") == 150 * MS
+    for _ in range(100):
+        slack.note("a", 10 * MS)
+    assert slack.needs_ns("a") < 11 * MS
+
+
+def test_a_kind_that_never_ran_counts_as_the_longest() -> None:
+    slack = Slack(reserve_ns=7, floor_ns=0, estimates_ns={"a": 3, "b": 5})
+    assert slack.needs_ns("c") == 12
+    slack.note("c", 1)
+    assert slack.needs_ns("c") == 8
+
+
+# clients -------------------------------------------------------------------------------------
+
+
+def test_each_member_has_clients_of_its_own(runtime_folder: Path) -> None:
+    """Real sockets: who talks to one does not see the other; one stop ends both."""
+    names = [f"host/{os.getpid()}/{next(_numbers)}" for _ in range(2)]
+    engines = [StandInEngine(epoch=one) for one in (1, 2)]
+    with ExitStack() as exits:
+        for engine in engines:
+            exits.enter_context(engine.channel)
+        addresses = [exits.enter_context(EngineSocket(name)) for name in names]
+        served = exits.enter_context(
+            Host([Member(one, at) for one, at in zip(engines, addresses, strict=True)])
+        )
+        thread = threading.Thread(target=served.run)
+        thread.start()
+        exits.callback(thread.join, 60.0)
+        exits.callback(served.stop)
+        clients = [exits.enter_context(EngineClient(name, timeout_s=60.0)) for name in names]
+        assert [client.engine_epoch for client in clients] == [1, 2]
+        clients[0].drop("x")
+        assert engines[0].trace == ["Drop"]
+        assert not engines[1].trace
+        assert served.num_clients == 2
+        clients[1].stop()
+        thread.join(60.0)
+        assert not thread.is_alive()

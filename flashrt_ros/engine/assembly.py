@@ -12,9 +12,11 @@ from flashrt_ros.engine.ages import Ages
 from flashrt_ros.engine.bindings import Bindings
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.feeding import fed_key, fed_program, variants
 from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.identity import fingerprint_of
 from flashrt_ros.engine.latches import Latches
+from flashrt_ros.engine.outlet import Outlet
 from flashrt_ros.engine.seams import Seams
 from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.engine.storage import Storage
@@ -40,6 +42,7 @@ def assemble(
     config: EngineConfig,
     clock_ns: Callable[[], int],
     shared: Mapping[str, SharedChannel],
+    feeds: Mapping[str, Outlet],
 ) -> tuple[Core, GraphSet, Arena]:
     """Allocate lanes, channels and capsules, capture every graph, write the first state.
 
@@ -48,6 +51,7 @@ def assemble(
         config: Checked against the model.
         clock_ns: Monotonic clock, ns.
         shared: Channels that other engines read too.
+        feeds: Outlets of other models that feed channels.
 
     Returns:
         The parts, and the graphs and the arena, which the caller closes.
@@ -77,7 +81,7 @@ def assemble(
         )
     torch.set_num_threads(config.num_threads)
     with ExitStack() as undo:
-        parts = _build(model, config, clock_ns, shared, undo)
+        parts = _build(model, config, clock_ns, shared, feeds, undo)
         undo.pop_all()
     return parts
 
@@ -87,6 +91,7 @@ def _build(
     config: EngineConfig,
     clock_ns: Callable[[], int],
     shared: Mapping[str, SharedChannel],
+    feeds: Mapping[str, Outlet],
     undo: ExitStack,
 ) -> tuple[Core, GraphSet, Arena]:
     """Make the parts, each with its own undoing should a later one fail."""
@@ -103,6 +108,7 @@ def _build(
         staged=config.staged_channels if backend.reads_host_in_place else all_channels(model),
         detect_torn=config.test_hooks,
         shared=shared,
+        feeds=feeds,
         clock_ns=clock_ns,
     )
     undo.callback(latches.close)
@@ -119,6 +125,11 @@ def _build(
     programs, between = dict(model.programs()), None
     if config.retarget and (between := model.plan().retarget) is not None:
         programs[between] = model.optional_programs()[between]
+    plan = model.plan()
+    for fed in variants(feeds):
+        for key in (plan.latch, between):
+            if key is not None:
+                programs[fed_key(key, fed)] = fed_program(programs[key], fed)
     graphs = GraphSet(backend, programs, arena, slots)
     undo.callback(graphs.close)
     pool = LanePool(arena, graphs, num_standby=config.num_standby_lanes)
@@ -127,6 +138,14 @@ def _build(
     undo.callback(storage.close)
     seams = Seams(model, layout, backend)
     undo.callback(seams.close)
+    plans = {
+        fed: Plan(
+            graphs,
+            (fed_key(plan.latch, fed), *plan.nodes[1:]),
+            between=between and fed_key(between, fed),
+        )
+        for fed in (frozenset[str](), *variants(feeds))
+    }
     core = Core(
         epoch=secrets.randbits(62),
         config=config,
@@ -134,7 +153,9 @@ def _build(
         backend=backend,
         layout=layout,
         fingerprint=fingerprint,
-        plan=Plan(graphs, model.plan().nodes, between=between),
+        plan=plans[frozenset()],
+        fed_plans=plans if feeds else {},
+        outlets={spec.name: Outlet(spec, arena) for spec in model.outlets()},
         pool=pool,
         noise=noise,
         storage=storage,

@@ -86,10 +86,6 @@ class Consumer:
         """Return the address of a slot's first byte; the same for every consumer."""
         return self.channel.slot_address(slot)
 
-    def view(self, slot: int) -> memoryview:
-        """Return the slot's payload bytes, writable; must not outlive the channel."""
-        return self.channel.view(slot)
-
     def num_held(self) -> int:
         """Return how many slots it holds, the pending ones included."""
         return len(+self._references) + sum(slot is not None for slot in self._pending)

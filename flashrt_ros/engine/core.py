@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,6 +16,7 @@ from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.latches import Latches
+from flashrt_ros.engine.outlet import Outlet
 from flashrt_ros.engine.protocol import Event, EventKind, OutputKind, Provenance
 from flashrt_ros.engine.seams import Seams
 from flashrt_ros.engine.served import Sink
@@ -50,6 +51,9 @@ class Core:
         epoch: New for every engine.
         sequence: Outputs made so far.
         branches: By branch index.
+        fed_plans: Variants of the plan, by the channels that are read from another model's
+            outlet; none where nothing is fed.
+        outlets: Of the model, by name.
     """
 
     epoch: int
@@ -72,11 +76,17 @@ class Core:
     sink: Sink = field(default_factory=NullSink)
     branches: dict[int, Branch] = field(default_factory=dict)
     sequence: int = 0
+    fed_plans: Mapping[frozenset[str], Plan] = field(default_factory=dict)
+    outlets: Mapping[str, Outlet] = field(default_factory=dict)
 
     @property
     def store(self) -> CapsuleStore:
         """The capsules."""
         return self.storage.store
+
+    def plan_of(self, timeline: Timeline) -> Plan:
+        """Return the plan that reads what a timeline has latched from where it lies."""
+        return self.fed_plans[self.latches.fed(timeline)] if self.fed_plans else self.plan
 
     def environment(self, env_index: int) -> Environment:
         """Return an environment.

@@ -21,6 +21,7 @@ from flashrt_ros.engine.describe import model_info
 from flashrt_ros.engine.jobs import StepDone, StepJob, max_step_count
 from flashrt_ros.engine.library import Library
 from flashrt_ros.engine.moves import Moves
+from flashrt_ros.engine.outlet import Outlet
 from flashrt_ros.engine.requests import Requests
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.shared import SharedChannel
@@ -32,6 +33,7 @@ from flashrt_ros.errors import (
     AbandonedError,
     FlashrtError,
     PayloadRangeError,
+    UnknownChannelError,
 )
 from flashrt_ros.models.base import PolicyModel
 from flashrt_ros.runtime.arena import Arena
@@ -52,6 +54,8 @@ class Engine:
         clock_ns: Monotonic clock, ns.
         shared: Channels that other engines of the process read too, by the model's name of
             them; they outlive the engine. See ``SharedChannel``.
+        feeds: Outlets of other models that feed goal channels too, by the model's name of
+            them, each of an engine on the same device; see :meth:`outlet`.
 
     Raises:
         ConfigError: The configuration, or a shared channel, does not fit the model.
@@ -66,8 +70,9 @@ class Engine:
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         shared: Mapping[str, SharedChannel] | None = None,
+        feeds: Mapping[str, Outlet] | None = None,
     ) -> None:
-        self.core, graphs, arena = assemble(model, config, clock_ns, shared or {})
+        self.core, graphs, arena = assemble(model, config, clock_ns, shared or {}, feeds or {})
         self._owned = _closed_in_order(self.core, graphs, arena)
         self.core.latches.on_goal = self.core.announce_goal
         self._ticks = Ticks(
@@ -129,6 +134,23 @@ class Engine:
             UnknownEnvironmentError: There is none of this index.
         """
         return self.core.environment(env_index)
+
+    def outlet(self, name: str) -> Outlet:
+        """Return what the model's plans leave for other models, for their ``feeds``.
+
+        A plan of environment ``i`` offers it to environment ``i`` of each, once the device is
+        done with it. Engines that are fed may outlive this one.
+
+        Raises:
+            UnknownChannelError: The model has no such outlet.
+        """
+        try:
+            return self.core.outlets[name]
+        except KeyError:
+            raise UnknownChannelError(
+                f"the model has no outlet '{name}'",
+                expected=", ".join(self.core.outlets) or "none",
+            ) from None
 
     # slots -------------------------------------------------------------------------------
 
@@ -333,6 +355,8 @@ def _closed_in_order(core: Core, graphs: GraphSet, arena: Arena) -> ExitStack:
     owned = ExitStack()
     owned.callback(core.backend.close)
     owned.callback(core.latches.close)
+    for outlet in core.outlets.values():
+        owned.callback(outlet.close)
     owned.callback(arena.close)
     owned.callback(core.seams.close)
     owned.callback(core.storage.close)

@@ -26,6 +26,7 @@ class Flight:
         elapsed: Ticks since its latch, as its commit node will find them.
         busy_ns: Time that the device worked on it, engine clock.
         provenance: Of its chunk, once the commit node is submitted.
+        rows: Of the model's outlets that it writes, by name; none once they are handed over.
         bent_at: Node before which the goal was latched again last, 0 for never.
     """
 
@@ -37,6 +38,7 @@ class Flight:
     elapsed: int = 0
     busy_ns: int = 0
     provenance: Provenance | None = None
+    rows: dict[str, int] = field(default_factory=dict)
     bent_at: int = 0
     _nodes: deque[tuple[Fence, int]] = field(default_factory=deque)
     _settled_ns: int = 0

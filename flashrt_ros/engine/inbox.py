@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flashrt_ros.engine.ring import SlotMeta
 from flashrt_ros.engine.consumer import Readable
+from flashrt_ros.engine.fed import FedConsumer
+from flashrt_ros.engine.ring import SlotMeta
 from flashrt_ros.engine.timeline import Branch, Environment, Timeline
 from flashrt_ros.errors import UnknownChannelError
 from flashrt_ros.runtime.spec import ChannelRole, ChannelSpec
@@ -26,6 +27,7 @@ class Inbox:
             name: channel.spec for name, channel in channels.items()
         }
         self._channels = channels
+        self._fed = {name: one for name, one in channels.items() if isinstance(one, FedConsumer)}
         self._goals, self._observations = (
             tuple(name for name, spec in self.specs.items() if spec.role is role)
             for role in (ChannelRole.GOAL, ChannelRole.OBSERVATION)
@@ -93,6 +95,15 @@ class Inbox:
         """Return the metas of the goals that a timeline reads, in the model's order."""
         latched = timeline.latched
         return {name: latched[name].meta for name in self._goals if name in latched}
+
+    def fed(self, timeline: Timeline) -> frozenset[str]:
+        """Name the channels on which a timeline reads a row of another model's outlet."""
+        latched = timeline.latched
+        return frozenset(
+            name
+            for name, channel in self._fed.items()
+            if name in latched and channel.is_fed(latched[name].slot)
+        )
 
     def observation_of(self, timeline: Timeline) -> SlotMeta | None:
         """Return the meta of the first observation that a timeline reads."""

@@ -6,6 +6,7 @@ import xxhash
 
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.core import Core
+from flashrt_ros.engine.feeding import plain_name
 from flashrt_ros.engine.protocol import Inspection
 from flashrt_ros.engine.timeline import Environment
 from flashrt_ros.runtime.graph import GraphSet
@@ -24,7 +25,9 @@ def inspect(core: Core, graphs: GraphSet, env: Environment, rid: int) -> Inspect
     payload = core.read_section(env.lane)
     inputs_end = layout.state_bytes + layout.input_bytes
     goals = _goal_addresses(core, graphs, env)
-    device, inode, offset = linux.locate(goals[0][0]) if goals else (0, 0, 0)
+    # a row of another model's outlet is memory of the device, of which the kernel tells nothing
+    is_host = bool(goals) and not core.latches.fed(env)
+    device, inode, offset = linux.locate(goals[0][0]) if is_host else (0, 0, 0)
     return Inspection(
         rid=rid,
         state_digest=xxhash.xxh3_128_hexdigest(
@@ -47,15 +50,15 @@ def inspect(core: Core, graphs: GraphSet, env: Environment, rid: int) -> Inspect
 def _goal_addresses(core: Core, graphs: GraphSet, env: Environment) -> list[tuple[int, int]]:
     """Return where the latch node reads each goal, and where that was committed."""
     addresses: list[tuple[int, int]] = []
-    reads = graphs.graph(env.lane.index, core.model.plan().latch).slot_reads()
+    reads = graphs.graph(env.lane.index, core.plan_of(env).nodes[0]).slot_reads()
     for name in core.latches.named(ChannelRole.GOAL):
         latched = env.latched.get(name)
         if latched is None:
             continue
         committed = core.latches.channel(name).slot_address(latched.slot)
         for read in reads:
-            channel, _, part = read.field.partition(".")
-            if channel == name:
+            part = read.field.partition(".")[2]
+            if plain_name(read.field) == name:
                 index = core.bindings.read(env.lane, read.binding)
                 offset = core.latches.specs[name].field_offset(part)
                 addresses.append((read.row_address(index) - offset, committed))

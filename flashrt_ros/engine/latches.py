@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ import torch
 from flashrt_ros.engine.consumer import Readable
 from flashrt_ros.engine.intake import Intake
 from flashrt_ros.engine.opening import check_names, open_channels
+from flashrt_ros.engine.outlet import Outlet
 from flashrt_ros.engine.ring import SlotMeta
 from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.engine.staging import Staging
@@ -39,11 +39,13 @@ class Latches(Intake):
         staged: Channels forced through a copy.
         detect_torn: Keep a copy of a goal at its latch and compare when it is given back.
         shared: Channels that other engines read too, by name; left as soon as this is closed.
+        feeds: Outlets of other models that feed channels too, by name.
         clock_ns: The engine's, for the ages of what is shared.
 
     Raises:
-        UnknownChannelError: The model has no such channel to stage or share.
-        ConfigError: A shared channel is not what the model expects, or has no place left.
+        UnknownChannelError: The model has no such channel to stage, share or feed.
+        ConfigError: A shared channel or an outlet is not what the model expects, or has no
+            place left.
     """
 
     def __init__(
@@ -56,11 +58,14 @@ class Latches(Intake):
         staged: tuple[str, ...] = (),
         detect_torn: bool = False,
         shared: Mapping[str, SharedChannel] | None = None,
+        feeds: Mapping[str, Outlet] | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        shared, specs = shared or {}, model.channels()
+        shared, feeds, specs = shared or {}, feeds or {}, model.channels()
+        goals = [spec for spec in specs if spec.role is ChannelRole.GOAL]
         check_names("staged", staged, specs)
         check_names("shared", shared, specs)
+        check_names("fed", feeds, goals)
         is_host = backend.device.type == "cpu"
         with ExitStack() as undo:
             channels = open_channels(
@@ -70,7 +75,9 @@ class Latches(Intake):
                 num_environments=num_environments,
                 num_branches=num_branches,
                 lockers={} if is_host else {s.name: backend for s in specs if s.name not in staged},
+                device=backend.device,
                 shared=shared,
+                feeds=feeds,
             )
             self._staging = Staging(channels, staged, backend)
             undo.pop_all()
@@ -246,8 +253,7 @@ class Latches(Intake):
     def payload(self, name: str, slot: int, filled: Fence = PASSED) -> bytes:
         """Copy a slot's payload out, once it is ``filled``."""
         filled.wait()
-        channel = self.channel(name)
-        return ctypes.string_at(channel.slot_address(slot), channel.payload_bytes)
+        return self._staging.read(name, slot)
 
     def close(self) -> None:
         """Unmap every ring. Graphs over the slots must not be replayed any more. Idempotent."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 
+import torch
+
 from flashrt_ros.engine.channels import Channel, Locker
 from flashrt_ros.engine.consumer import Readable, Reader
+from flashrt_ros.engine.fed import FedConsumer
+from flashrt_ros.engine.outlet import Outlet
 from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.errors import UnknownChannelError
 from flashrt_ros.runtime.spec import ChannelSpec
@@ -19,8 +23,10 @@ def open_channels(
     *,
     num_environments: int,
     num_branches: int,
+    device: torch.device,
     lockers: Mapping[str, Locker],
     shared: Mapping[str, SharedChannel],
+    feeds: Mapping[str, Outlet],
 ) -> dict[str, Readable]:
     """Open every channel of a model.
 
@@ -30,11 +36,14 @@ def open_channels(
         undo: Closes what was opened.
         num_environments: Of the engine.
         num_branches: That may live at once.
+        device: Reads them.
         lockers: Of the channels that a device reads in place, from another memory.
         shared: Channels that others read too, by name.
+        feeds: Outlets of other models that feed channels too, by name.
 
     Raises:
-        ConfigError: A shared channel is not what the model expects, or has no place left.
+        ConfigError: A shared channel or an outlet is not what the model expects, or has no
+            place left.
         SharedMemoryError: A range can't be reserved.
         BackendError: Memory can't be locked.
     """
@@ -44,15 +53,30 @@ def open_channels(
     channels: dict[str, Readable] = {}
     for spec in specs:
         name = spec.name
-        if name in shared:
-            channels[name] = undo.enter_context(
-                shared[name].attach(
+        if name in shared or name in feeds:
+            outlet = feeds.get(name)
+            channel = shared.get(name) or undo.enter_context(
+                SharedChannel(
+                    spec,
+                    num_environments=num_environments,
+                    num_consumers=1,
+                    num_branches=num_branches,
+                    locker=lockers.get(name),
+                )
+            )
+            channels[name] = consumer = undo.enter_context(
+                channel.attach(
                     reader,
                     spec,
                     num_environments=num_environments,
                     num_engine_slots=num_engine_slots,
+                    outlet=outlet,
+                    closes_channel=name not in shared,
                 )
             )
+            if outlet is not None:
+                assert isinstance(consumer, FedConsumer)
+                outlet.attach(consumer, spec, device)
         else:
             channels[name] = undo.enter_context(
                 Channel(

@@ -9,21 +9,11 @@ from dataclasses import replace
 
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.flights import Flight, Pop
+from flashrt_ros.engine.handover import Handover
 from flashrt_ros.engine.jobs import StepJob, answer_abandoned
-from flashrt_ros.engine.protocol import (
-    ActionRecord,
-    ChunkRecord,
-    EventKind,
-    OutputKind,
-)
+from flashrt_ros.engine.protocol import ActionRecord, ChunkRecord, EventKind, OutputKind
 from flashrt_ros.engine.stats import Stats
-from flashrt_ros.engine.timeline import (
-    ENVIRONMENT,
-    Environment,
-    Timeline,
-    origin_of,
-    origin_under,
-)
+from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline, origin_of, origin_under
 from flashrt_ros.errors import DeviceLostError, FlashrtError
 from flashrt_ros.models.base import ACTION, CHUNK, ELAPSED, GOAL_SEQUENCE_IN, NOISE_SLOT
 from flashrt_ros.runtime.backend import PASSED, Fence
@@ -64,6 +54,7 @@ class Plans:
         self._on_lack = on_lack
         self._flight: Flight | None = None
         self._left: Fence = PASSED
+        self._handover = Handover(core)
         self._pops: deque[Pop] = deque()
         self._pops_beside = core.plan.shares_nothing_with(core.model.plan().pop)
         self._ready: deque[tuple[Timeline, StepJob | None, bool]] = deque()
@@ -149,6 +140,7 @@ class Plans:
                 return self.has_work
         if flight.is_landed:
             self._land_pops()
+            self._handover.commit(flight)
             self._land()
             try:
                 self._finish(flight)
@@ -256,6 +248,8 @@ class Plans:
         bindings[GOAL_SEQUENCE_IN] = flight.origin.goal_sequence
         for name, value in bindings.items():
             core.bindings.write_one(timeline.lane, name, value)
+        if core.fed_plans:
+            flight.run.go_on_as(core.plan_of(timeline))
         if not self._submit_graph(flight, flight.run.submit_between):
             return False
         core.latches.note_goal_read(env, flight.last_fence)
@@ -278,6 +272,7 @@ class Plans:
         assert self._flight is not None
         timeline = self._flight.timeline
         self._left = self._flight.last_fence
+        self._handover.take_back(self._flight.rows)
         self._flight = None
         if timeline.branch != ENVIRONMENT:
             self._core.latches.unlatch_observations(timeline)
@@ -302,6 +297,8 @@ class Plans:
             if step is not None:
                 self._on_lack(step)
             return
+        timeline.lane.check_not_poisoned()
+        rows = self._handover.loan(timeline)
         bindings = core.latches.latch(timeline, env)
         env.is_held = env.is_held and timeline is not env
         latches, tick = core.latches, timeline.position.tick
@@ -311,8 +308,9 @@ class Plans:
         if core.noise is not None:
             position = timeline.position
             bindings[NOISE_SLOT] = core.noise.draw(position.noise_seed, position.noise_counter)
-        core.bindings.write(timeline.lane, bindings)
-        flight = Flight(timeline, PlanRun(core.plan, timeline.lane), origin, step, pops)
+        core.bindings.write(timeline.lane, bindings | self._handover.bindings(rows))
+        run = PlanRun(core.plan_of(timeline), timeline.lane)
+        flight = Flight(timeline, run, origin, step, pops, rows=rows)
         self._flight = flight
         # the latch node is submitted before anyone can write: what was bound is what is read
         before = core.clock_ns()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from flashrt_ros.engine.channels import Channel, Locker
 from flashrt_ros.engine.consumer import Consumer, Reader
+from flashrt_ros.engine.fed import FedConsumer
 from flashrt_ros.engine.ring import WriterRing
 from flashrt_ros.engine.slots import SlotMemory
 from flashrt_ros.errors import (
@@ -21,6 +23,9 @@ from flashrt_ros.errors import (
     UnknownEnvironmentError,
 )
 from flashrt_ros.runtime.spec import ChannelSpec
+
+if TYPE_CHECKING:
+    from flashrt_ros.engine.outlet import Outlet
 
 SLOTS_PER_CONSUMER = 2
 """Slots that a ring needs for each consumer beyond the first: its newest, and the one it reads."""
@@ -138,7 +143,14 @@ class SharedChannel(Channel):
     # consumers -------------------------------------------------------------------------------
 
     def attach(
-        self, reader: Reader, spec: ChannelSpec, *, num_environments: int, num_engine_slots: int
+        self,
+        reader: Reader,
+        spec: ChannelSpec,
+        *,
+        num_environments: int,
+        num_engine_slots: int,
+        outlet: Outlet | None = None,
+        closes_channel: bool = False,
     ) -> Consumer:
         """Let an engine read the channel, from the next commit on.
 
@@ -147,13 +159,19 @@ class SharedChannel(Channel):
             spec: What its model expects of the channel.
             num_environments: Its environments.
             num_engine_slots: Goals that it may bring back at once.
+            outlet: Feeds this engine's end of the channel too, None for none.
+            closes_channel: With an outlet: the engine is the only one, and closes the channel.
 
         Raises:
             ConfigError: The model expects another channel, there are more environments or
                 branches than the channel was made for, or it has no place left.
         """
         self._check(spec, num_environments, num_engine_slots)
-        consumer = Consumer(self, reader, num_environments)
+        consumer = (
+            Consumer(self, reader, num_environments)
+            if outlet is None
+            else FedConsumer(self, reader, num_environments, outlet, closes_channel=closes_channel)
+        )
         self._consumers.append(consumer)
         return consumer
 
@@ -161,6 +179,11 @@ class SharedChannel(Channel):
         """Forget a consumer; ``Consumer.close`` calls it. Idempotent."""
         if consumer in self._consumers:
             self._consumers.remove(consumer)
+
+    def next_sequence(self, env_index: int) -> int:
+        """Count a commit that came by another way than a ring."""
+        self._sequences[env_index] += 1
+        return self._sequences[env_index]
 
     def consumers_of(self, env_index: int) -> Iterator[Consumer]:
         """Yield the consumers that have an environment."""

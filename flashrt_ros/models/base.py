@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from flashrt_ros.models.outlet import OutletSpec as OutletSpec
 from flashrt_ros.runtime.backend import Buffers as Buffers
 from flashrt_ros.runtime.backend import Program as Program
 from flashrt_ros.runtime.backend import Slots as Slots
@@ -128,6 +129,10 @@ class PolicyModel(abc.ABC):
         what a lane holds means the same with and without them.
         """
         return {}
+
+    def outlets(self) -> tuple[OutletSpec, ...]:
+        """Return what its plans leave for other models; their buffers are among its own."""
+        return ()
 
     @abc.abstractmethod
     def plan(self) -> PolicyPlan:

@@ -71,6 +71,9 @@ def check_model(model: PolicyModel) -> None:
                     found=", ".join(inputs) or "none",
                 )
             _require(model, buffers, inputs[field], part.shape, part.dtype, Role.INPUT)
+    for outlet in model.outlets():
+        for spec in outlet.buffers():
+            _require(model, buffers, spec.name, spec.shape, spec.dtype, spec.role)
     plan, programs = model.plan(), model.programs()
     keys = [*plan.nodes, plan.pop, plan.flush]
     if plan.seam is not None:

@@ -14,6 +14,7 @@ from flashrt_ros.models.base import (
     CHUNK,
     LAST_ACTION,
     Buffers,
+    OutletSpec,
     PolicyModel,
     PolicyPlan,
     Program,
@@ -103,6 +104,10 @@ class SeamPolicy(PolicyModel):
     def optional_programs(self) -> Mapping[ShapeKey, Program]:
         """Return those of the other policy."""
         return self._inner.optional_programs()
+
+    def outlets(self) -> tuple[OutletSpec, ...]:
+        """Return those of the other policy."""
+        return self._inner.outlets()
 
     def plan(self) -> PolicyPlan:
         """Return the other policy's, with a seam."""

@@ -147,6 +147,20 @@ class PlanRun:
         """Whether the commit node was submitted."""
         return self._index == len(self._plan.nodes)
 
+    def go_on_as(self, plan: Plan) -> None:
+        """Go on with a variant of the plan: as many nodes, of which those submitted count.
+
+        Raises:
+            SpecError: It has another number of nodes.
+        """
+        if len(plan.nodes) != len(self._plan.nodes):
+            raise SpecError(
+                "a run can't go on as a plan of another length",
+                expected=len(self._plan.nodes),
+                found=len(plan.nodes),
+            )
+        self._plan = plan
+
     @property
     def is_abandoned(self) -> bool:
         """Whether the run ended before its commit: abandoned, or failed."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flashrt_ros.cli import processes as room
 from flashrt_ros.cli.printer import Printer
 from flashrt_ros.cli.processes import Ended, Processes, ProcessSpec, child_environment
 
@@ -53,7 +54,16 @@ def python(name: str, code: str) -> ProcessSpec:
     return ProcessSpec(name, (sys.executable, "-c", block + code))
 
 
-def test_output_is_prefixed_and_the_first_child_ends_last() -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first child that ends by itself is not killed, however busy the machine is."""
+    for name in ("_FIRST_S", "STOP_S"):
+        monkeypatch.setattr(room, name, 60.0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_output_is_prefixed_and_the_first_child_ends_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_OTHERS_S", 60.0)
     console = Console()
     with Processes(console) as processes:
         processes.start([python("engine", POLITE), python("node", POLITE)])
@@ -79,6 +89,7 @@ def test_a_child_that_was_killed_is_named_with_the_signal() -> None:
         assert str(processes.wait()) == "engine was killed by SIGKILL"
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_child_that_does_not_listen_is_killed_with_what_it_started() -> None:
     console = Console()
     grandchild = (

@@ -145,9 +145,12 @@ def test_a_hung_engine_keeps_nobody_from_the_safety_action(
     fresh_peer.until(lambda: fresh_peer.state("policy_node") == "active")
     commands = fresh_peer.listen(Float64MultiArray, "policy_node/commands")
     events = fresh_peer.listen(ExecutionEvent, "policy_node/events")
-    node = fresh_peer.node
-    fresh_peer.until(lambda: node.count_publishers("policy_node/commands") > 0)
-    fresh_peer.until(lambda: node.count_publishers("policy_node/events") > 0)
+    # The first safety action shows that both topics reach us.
+    assert fresh_peer.change("policy_node", "deactivate")
+    fresh_peer.until(lambda: commands and events, "the safety action of a deactivation")
+    assert fresh_peer.change("policy_node", "activate")
+    commands.clear()
+    events.clear()
     engine = children_of(launcher.process.pid)["flashrt_ros.engine"]
     os.kill(engine, signal.SIGSTOP)
     launcher.process.send_signal(signal.SIGINT)

@@ -26,7 +26,7 @@ export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 
 # Seconds that a bench is worth: shares of the time there is.
 declare -A worth=(
-  [replay]=200 [restore]=45 [snapshot]=75 [fork]=20 [steady]=20 [ttft]=130
+  [replay]=200 [restore]=45 [snapshot]=75 [fork]=20 [steady]=20 [ttft]=150
   [pinned]=60 [archive]=55 [tick]=60 [goal]=80 [interrupt]=45 [service]=45 [cohost]=60
 )
 group_a=" replay restore snapshot fork steady ttft "
@@ -34,6 +34,8 @@ other_s=40  # of a bench that is not named above; it is in part b
 start_s=8   # to import, to open the device, to draw
 least_s=11  # below ten seconds a bench takes its smallest size only
 tests_s=200
+over_s=60   # what a bench may take over its share, where it starts, captures or compiles
+end_s=$((limit_s + 15))
 
 known=$("$python" -c 'from flashrt_ros.bench.registry import BENCHES; print(*BENCHES)') || exit 1
 benches=() has_tests=no
@@ -119,8 +121,15 @@ for name in "${benches[@]}"; do
   [ $seconds -le $((2 * $(worth_of "$name"))) ] || seconds=$((2 * $(worth_of "$name")))
   num_left=$((num_left - 1))
   begun=$SECONDS
-  # A bench may take more than its share where it has to start, capture or compile something.
-  limited $((seconds + 60)) "$python" -m flashrt_ros.cli.main bench "$name" --device "$device" \
+  most=$((seconds + over_s))
+  [ $most -le $((end_s - begun)) ] || most=$((end_s - begun))
+  if [ $most -lt $least_s ]; then
+    status=1
+    echo 'no time left' >"$scratch/json/$name.failed"
+    say "$name: no time left"
+    continue
+  fi
+  limited "$most" "$python" -m flashrt_ros.cli.main bench "$name" --device "$device" \
     --budget "$seconds" --check --json "$scratch/json" --plot "$scratch/plots"
   code=$?
   [ $code -eq 0 ] || status=1

@@ -89,13 +89,12 @@ class Episodes:
                 for one in self._participants:
                     with _blame(one, "take"):
                         taken.append((one, one.take(taking)))
-                for one in self._participants:
-                    with _blame(one, "release"):
-                        one.release()
+                self._release()
             parts = tuple(part for _, part in taken)
             check_parts(parts)
             manifest = Manifest(name, self._now_ns(), self._env_index, parts, self._absent)
             self._catalog.write(manifest, replace=replace)
+            self._settle()
         except BaseException:
             for one, part in taken:
                 _try(one, "drop", partial(one.drop, part))
@@ -122,11 +121,8 @@ class Episodes:
             for one in self._participants:
                 with _blame(one, "put"):
                     one.put(manifest.part(one.name))
-            for one in self._participants:
-                with _blame(one, "release"):
-                    one.release()
-        for one in self._participants:
-            _try(one, "settle", one.settle)
+            self._release()
+        self._settle()
         return manifest
 
     def drop(self, name: str) -> None:
@@ -170,6 +166,15 @@ class Episodes:
                     fix=f"not put back: {left}; restore an episode, or reset" if left else None,
                 ) from error.__cause__
             raise
+
+    def _release(self) -> None:
+        for one in self._participants:
+            with _blame(one, "release"):
+                one.release()
+
+    def _settle(self) -> None:
+        for one in self._participants:
+            _try(one, "settle", one.settle)
 
     def _require(self, names: Sequence[str]) -> None:
         missing = [name for name in names if name not in self.names]

@@ -12,6 +12,7 @@ from std_msgs.msg import String
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.errors import (
+    BusyError,
     ConfigError,
     FlashrtError,
     NotActiveError,
@@ -20,6 +21,8 @@ from flashrt_ros.errors import (
 )
 from flashrt_ros.nodes.capsule_services import CapsuleServices
 from flashrt_ros.nodes.conversions import joint_positions
+from flashrt_ros.nodes.episode_part import EpisodePartService
+from flashrt_ros.nodes.episode_planner import PlannerPart
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import only_field
 from flashrt_ros.nodes.links import Link
@@ -41,15 +44,20 @@ class HostedModel:
     Args:
         node: Owner.
         on_subgoal: Makes a goal of a subgoal, in the channel's frame, in a thread of the
-            model's own.
+            model's own; returns the policy engine's number of it, 0 where it was refused.
         on_refusal: Told that an instruction can't be followed, in another thread of its own.
+
+    Attributes:
+        scene: Line that the next instructions are read after.
+        is_held: Whether instructions are refused, because an episode is taken or restored.
+        last_turn: Number of the turn begun last, 0 for none.
     """
 
     def __init__(
         self,
         node: SessionNode,
         *,
-        on_subgoal: Callable[[tuple[float, ...]], None],
+        on_subgoal: Callable[[tuple[float, ...]], int],
         on_refusal: Callable[[FlashrtError], None],
     ) -> None:
         self._node = node
@@ -60,7 +68,9 @@ class HostedModel:
         self._reader: OutputReader | None = None
         self._thread: SubgoalThread | None = None
         self._joint_names: tuple[str, ...] = ()
-        self._context = ""
+        self.scene = ""
+        self.is_held = False
+        self.last_turn = 0
         self._has_interfaces = False
         self._listens_to_joints = False
 
@@ -68,6 +78,17 @@ class HostedModel:
     def is_open(self) -> bool:
         """Whether the node hosts a model now."""
         return self._reader is not None
+
+    @property
+    def thread(self) -> SubgoalThread:
+        """Makes goals of subgoals.
+
+        Raises:
+            NotActiveError: The node hosts no model now.
+        """
+        if self._thread is None:
+            raise NotActiveError("the node has no session with a planner engine")
+        return self._thread
 
     @property
     def num_waiting(self) -> int:
@@ -102,6 +123,7 @@ class HostedModel:
                 found=env_index,
             )
         self._fence.attach(client.engine_epoch)
+        self.last_turn = 0
         self._joint_names = joint_names
         self._thread = SubgoalThread(
             SubgoalSequence(
@@ -129,20 +151,24 @@ class HostedModel:
             The turn's number.
 
         Raises:
+            BusyError: An episode is being taken or restored.
             FlashrtError: The engine refused the instruction.
         """
+        if self.is_held:
+            raise BusyError("an episode is being taken or restored", fix="say it again after it")
         settings = self._node.settings
         count = settings.integer("num_candidates")
         with self._link.use() as client:
             begun = client.begin_turn(
                 text,
                 env_index=settings.integer("env_index"),
-                context=self._context,
+                context=self.scene,
                 mode=settings.text("instruction_mode"),
                 seeds=tuple(range(count)) if count > 1 else (),
                 temperature=settings.number("plan_temperature"),
                 scorer=settings.text("plan_scorer"),
             )
+        self.last_turn = begun.turn
         return begun.turn
 
     def stop(self, env_index: int) -> None:
@@ -157,7 +183,7 @@ class HostedModel:
             self._node.log_error(f"the planner's turn could not be ended: {error}")
         if self._thread is not None:
             self._thread.clear()
-        self._context = ""
+        self.scene = ""
 
     def close(self) -> None:
         """End the session: threads joined, connections closed. Idempotent."""
@@ -196,6 +222,17 @@ class HostedModel:
                 now_ns=node.reports.now_ns,
             )
             serve(node, Interrupt, "~/interrupt", self._interrupt)
+            EpisodePartService(
+                node,
+                PlannerPart(
+                    self,
+                    self._link.use,
+                    env_index=lambda: node.settings.integer("env_index"),
+                    on_moved=self._note_moved,
+                ),
+                env_index=lambda: node.settings.integer("env_index"),
+                is_offered=lambda: self.is_open,
+            )
             node.inputs.create_subscription(
                 String,
                 "scene",
@@ -213,8 +250,11 @@ class HostedModel:
                 event_callbacks=node.reports.subscription_events("joint_states"),
             )
 
+    def _note_moved(self, moved: protocol.Moved) -> None:
+        self._fence.raise_to(self._node.settings.integer("env_index"), moved.generation)
+
     def _take_scene(self, message: String) -> None:
-        self._context = message.data
+        self.scene = message.data
 
     def _take_joints(self, message: JointState) -> None:
         if self._thread is None:

@@ -51,6 +51,10 @@ class OutputReader:
         on_action: Publishes an action, called while the fence can't move; None asks for none.
         on_chunk: Publishes a chunk, called while the fence can't move; None asks for none.
         on_error: Told the traceback of a handler that failed; the next message is served.
+
+    Attributes:
+        num_missed: Outputs that newer ones replaced before they came.
+        goal_sequence: The engine's number of the goal that the newest output was made under.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class OutputReader:
         self._on_error = on_error
         self._is_closed = threading.Event()
         self.num_missed = 0
+        self.goal_sequence = 0
         client.subscribe(
             env_index=env_index,
             actions=on_action is not None,
@@ -124,6 +129,8 @@ class OutputReader:
         made = output.provenance
         payload = bytes(self._client.payload(output))
         self.num_missed += output.missed
+        if made.branch < 0:
+            self.goal_sequence = made.goal_sequence
 
         def publish() -> None:
             if output.kind == protocol.OutputKind.ACTION and self._on_action is not None:

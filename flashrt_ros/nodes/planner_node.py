@@ -15,7 +15,7 @@ from std_msgs.msg import String
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient, Writer
 from flashrt_ros.engine.payload import check_payload
-from flashrt_ros.errors import FlashrtError, NotActiveError, UnsupportedError
+from flashrt_ros.errors import FlashrtError, NotActiveError, PayloadShapeError
 from flashrt_ros.msg import Subgoal
 from flashrt_ros.nodes import messages
 from flashrt_ros.nodes.arbitration import Arbiter, Rank, parse_ranks
@@ -213,7 +213,8 @@ class PlannerNode(SessionNode):
             event_callbacks=self.reports.subscription_events(topic),
         )
 
-    def _commit(self, topic: str, goal: Subgoal) -> None:
+    def _commit(self, topic: str, goal: Subgoal) -> int:
+        """Check and commit a goal; return the engine's number of it."""
         assert self._checker is not None
         env_index = self.settings.integer("env_index")
         now_ns = self.reports.now_ns()
@@ -242,6 +243,7 @@ class PlannerNode(SessionNode):
             epoch=self._fence.epoch,
             generation=self._fence.generation(goal.env_index),
         )
+        return sequence
 
     def _as_accepted(self, goal: Subgoal, checked: Goal) -> Subgoal:
         """Return the goal as it was committed: in the channel's frame and shape."""
@@ -288,7 +290,7 @@ class PlannerNode(SessionNode):
         Words have no stamp: they were said when they came.
         """
         if not text.data.strip():
-            raise UnsupportedError("the instruction is empty", expected="words")
+            raise PayloadShapeError("the instruction is empty", expected="words")
         if self._model.is_open and not is_named(text.data, self._named_goals):
             self._model.instruct(text.data)
             return None
@@ -296,17 +298,21 @@ class PlannerNode(SessionNode):
         goal.text = text.data
         return goal
 
-    def _take_subgoal(self, values: tuple[float, ...]) -> None:
-        """Make a goal of a plan's subgoal; called in the model's thread."""
+    def _take_subgoal(self, values: tuple[float, ...]) -> int:
+        """Make a goal of a plan's subgoal and return its number, 0 where it is none.
+
+        Called in the model's thread.
+        """
         with self._lock:
             if not self._is_active or self._channel is None:
-                return
+                return 0
             header = messages.header(self.reports.now_ns(), self._channel.frame)
             goal = self._subgoal("instruction", header, list(values))
             try:
-                self._commit("instruction", goal)
+                return self._commit("instruction", goal)
             except FlashrtError as error:
                 self._refuse("instruction", goal, error)
+                return 0
 
     def _subgoal(self, planner: str, header: Any, values: list[float]) -> Subgoal:
         assert self._checker is not None

@@ -24,6 +24,7 @@ from flashrt_ros.nodes.capsule_services import HOME, CapsuleServices
 from flashrt_ros.nodes.conduct import make_acting
 from flashrt_ros.nodes.conversions import duration_to_ns, stamp_to_ns
 from flashrt_ros.nodes.declarations import POLICY
+from flashrt_ros.nodes.episode_services import EpisodeServices
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import GoalChecker
 from flashrt_ros.nodes.interrupt_service import InterruptService
@@ -120,6 +121,15 @@ class PolicyNode(SessionNode):
             now_ns=now_ns,
             on_gone=self.fault,
         )
+        self._timer_hz: float | None = None
+        self._episodes = EpisodeServices(
+            self,
+            self.inputs,
+            self.verbs,
+            self._fence,
+            rate_hz=lambda: self._timer_hz,
+            goal_sequence=lambda: self._outputs.goal_sequence if self._outputs else 0,
+        )
 
     # lifecycle -------------------------------------------------------------------------------
 
@@ -159,6 +169,7 @@ class PolicyNode(SessionNode):
         self._slots.attach(slots)
         writer = slots.open_writer(plan.channel.name, env_index)
         self._interrupts.begin(checker)
+        self._episodes.begin(settings)
         if settings.text("trajectory_stop") != "none":
             self._fence.expect(env_index)
         self._outputs = OutputReader(
@@ -209,6 +220,7 @@ class PolicyNode(SessionNode):
         assert self._acting is not None
         self._acting.begin(period_s=1.0 / rate_hz if tick_source == "timer" else None)
         self._is_acting = True
+        self._timer_hz = rate_hz if tick_source == "timer" else None
         self._fence.open()
         try:
             with self.verbs.use() as client:
@@ -269,6 +281,7 @@ class PolicyNode(SessionNode):
             self._outputs.close()
             self._outputs = None
         self._interrupts.end()
+        self._episodes.end()
         self._steps.reset()
         self._slots.close()
         if self._next_acting is not None:
@@ -292,6 +305,7 @@ class PolicyNode(SessionNode):
         if self._acting is not None:
             self._acting.safety.end()
         self._steps.close()
+        self._episodes.close()
 
     # events ----------------------------------------------------------------------------------
 

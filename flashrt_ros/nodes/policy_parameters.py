@@ -200,5 +200,22 @@ POLICY: tuple[ParameterSpec, ...] = (
         0.001,
         3600.0,
     ),
+    ParameterSpec(
+        "episode_parts",
+        "str[]",
+        ["planner service=planner_node/episode/part", "sim service=sim/episode/part"],
+        "Who takes part in episodes beside the policy, 'name service=...' each, in the order in "
+        "which they are held; those that are not there are noted as absent.",
+    ),
+    ParameterSpec(
+        "episode_timeout_s",
+        "float",
+        15.0,
+        "Longest wait for one answer of a participant in an episode; a planner's turn under way "
+        "is waited for.",
+        "s",
+        0.1,
+        3600.0,
+    ),
     *GOALS,
 )

@@ -21,6 +21,7 @@ from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import SetBool
 
 from flashrt_ros.errors import (
+    BusyError,
     ConfigError,
     FlashrtError,
     NonFiniteError,
@@ -31,14 +32,16 @@ from flashrt_ros.errors import (
 from flashrt_ros.models.planner_text import scene_text
 from flashrt_ros.nodes.conversions import ns_to_stamp
 from flashrt_ros.nodes.declarations import SIM
+from flashrt_ros.nodes.episode_part import EpisodePartService
 from flashrt_ros.nodes.messages import header
 from flashrt_ros.nodes.parameters import construct, declare, read
 from flashrt_ros.nodes.process import BAD_CONFIGURATION, leave, shut_down, stop_signals
 from flashrt_ros.nodes.reports import GOAL_QOS
 from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.spinning import Spinner
-from flashrt_ros.sim.episodes import Episode
-from flashrt_ros.sim.table import Table
+from flashrt_ros.sim.episodes import Episode, sample_episode
+from flashrt_ros.sim.state import SimPart, SimState
+from flashrt_ros.sim.table import Table, TableState
 from flashrt_ros.srv import ResetSimulator
 
 NAME = "sim"
@@ -115,6 +118,9 @@ class SimNode(Node):
         self.create_subscription(Float64MultiArray, "commands", self._command, _COMMAND_QOS)
         serve(self, ResetSimulator, "~/reset", self._reset)
         serve(self, SetBool, "~/pause", self._pause)
+        self._part = SimPart(self._state, self._put_state, self._go_on)
+        EpisodePartService(self, self._part)
+        self._is_due = False
         self._begun = self._begin(settings.integer("seed"), "")
         rate_hz = settings.number("rate_hz")
         self.create_timer(1.0 / rate_hz, self._tick)
@@ -129,6 +135,8 @@ class SimNode(Node):
 
     def _tick(self) -> None:
         """Let a tick pass in real time; otherwise repeat what nobody answered."""
+        if self._part.is_held:
+            return
         if not self._is_lockstep and not self._is_paused:
             self._advance()
         elif time.monotonic_ns() - self._sent_ns >= self._republish_ns:
@@ -151,7 +159,8 @@ class SimNode(Node):
             )
             return
         self._target = (float(values[0]), float(values[1]))
-        if self._is_lockstep and not self._is_paused:
+        self._is_due = self._is_lockstep and self._part.is_held
+        if self._is_lockstep and not self._is_paused and not self._is_due:
             self._advance()
 
     def _advance(self) -> None:
@@ -212,6 +221,36 @@ class SimNode(Node):
         self._scene, self._told_ns = scene, now_ns
         self._scenes.publish(String(data=scene))
 
+    # episodes --------------------------------------------------------------------------------
+
+    def _state(self) -> SimState:
+        state = self._table.state()
+        self._table.set_state(state)
+        return SimState(
+            seed=self._begun.seed,
+            episode_id=self._begun.episode_id,
+            agent=state.agent,
+            agent_velocity=state.agent_velocity,
+            block=state.block,
+            target=self._target,
+            is_due=self._is_due,
+        )
+
+    def _put_state(self, state: SimState) -> None:
+        self._episode = sample_episode(state.seed)
+        self._begun = _Begun(state.episode_id, state.seed, self._stamp_ns)
+        self._table.set_state(TableState(state.agent, state.agent_velocity, state.block))
+        self._target = state.target
+        self._is_due = state.is_due
+
+    def _go_on(self, was_put: bool) -> None:
+        is_due, self._is_due = self._is_due, False
+        if was_put:
+            self._observe()
+            self._publish()
+        if is_due and not self._is_paused:
+            self._advance()
+
     # services --------------------------------------------------------------------------------
 
     def _begin(self, seed: int, episode_id: str) -> _Begun:
@@ -228,6 +267,8 @@ class SimNode(Node):
                 expected="0",
                 found=request.env_index,
             )
+        if self._part.is_held:
+            raise BusyError("an episode is being taken or restored", fix="ask again after it")
         last = self._begun
         if not request.episode_id or request.episode_id != last.episode_id:
             seed = request.seed if request.has_seed else last.seed + 1

@@ -161,7 +161,7 @@ def test_a_named_goal_needs_no_plan(talk: Talk) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("  ", errors.UnsupportedError),
+        ("  ", errors.PayloadShapeError),
         ("geh zur Tür", errors.PayloadRangeError),
         ("x" * 2000, errors.PayloadShapeError),
     ],

@@ -44,6 +44,7 @@ class SlowDriver(Driver):
         self.queues: dict[int, Queue] = {}
         self._newest: dict[int, _Mark] = {}
         self._num_events = 0
+        self.num_steps = 0
 
     def submit(self, stream: int, work: Callable[[], object]) -> None:
         self._queue(stream).append(work)
@@ -65,6 +66,7 @@ class SlowDriver(Driver):
 
     def do(self, queue: Queue) -> None:
         """Do the next piece of work of a queue."""
+        self.num_steps += 1
         entry = queue.popleft()
         if isinstance(entry, _Mark):
             entry.is_passed = True

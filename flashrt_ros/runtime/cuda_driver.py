@@ -64,6 +64,8 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuGetErrorString": (_I, _P),
 }
 _WAITING: dict[str, tuple[object, ...]] = {
+    "cuMemHostAlloc": (_P, _SIZE, _U),
+    "cuMemFreeHost": (_P,),
     "cuMemHostUnregister": (_P,),
     "cuGraphExecDestroy": (_P,),
     "cuEventSynchronize": (_P,),
@@ -75,6 +77,7 @@ _CAPTURE_NONE = 0
 _CAPTURE_INVALIDATED = 2
 _CAPTURE_THREAD_LOCAL = 1
 _REGISTER_PORTABLE_MAPPED = 3
+_ALLOCATE_PORTABLE_MAPPED = 3
 
 
 class Attribute(enum.IntEnum):
@@ -152,6 +155,16 @@ class Driver:
     def unregister(self, address: int) -> None:
         """Undo :meth:`register`; returns once the device is idle."""
         self._call("cuMemHostUnregister", address)
+
+    def allocate_host(self, num_bytes: int) -> int:
+        """Allocate locked host memory that the device reaches at the same address."""
+        address = ctypes.c_void_p()
+        self._call("cuMemHostAlloc", ctypes.byref(address), num_bytes, _ALLOCATE_PORTABLE_MAPPED)
+        return int(address.value or 0)
+
+    def free_host(self, address: int) -> None:
+        """Free what :meth:`allocate_host` gave; nothing under way may use it."""
+        self._call("cuMemFreeHost", address)
 
     def copy(self, target: int, source: int, num_bytes: int, stream: int) -> None:
         """Submit a copy; the addresses say which way it goes."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
-from flashrt_ros.errors import BackendError, CaptureError, DeviceMemoryError, SpecError
+from flashrt_ros.errors import (
+    BackendError,
+    CaptureError,
+    DeviceLostError,
+    DeviceMemoryError,
+    SpecError,
+)
 from flashrt_ros.runtime.arena import DTYPES, Arena, Block
+from flashrt_ros.runtime.cuda_driver import Driver, driver
 from flashrt_ros.runtime.spec import (
     PAGE_BYTES,
     ArenaLayout,
@@ -148,8 +157,10 @@ class CudaBlock(Block):
 class HostBlock(Block):
     """Locked memory of the host that the device reads and writes in place.
 
-    Held for the block's whole life: torch's allocator of locked memory does not know that
-    graphs use it, and would hand it out again while one runs.
+    The driver's own, and exactly as much as is asked for: torch's allocator of locked memory
+    rounds up to powers of two, and does not know which graphs use what it hands out again.
+
+    Ownership: tensors over the block keep its memory alive.
 
     Args:
         num_bytes: Bytes wanted.
@@ -166,11 +177,13 @@ class HostBlock(Block):
         self._num_bytes = num_bytes
         self._device = device
         try:
-            memory = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
-        except RuntimeError as error:
+            memory = _lock(num_bytes)
+        except DeviceLostError:
+            raise
+        except BackendError as error:
             raise BackendError(
                 f"{num_bytes} bytes of host memory can't be locked for {device}",
-                found=str(error).partition("\n")[0],
+                found=error.found,
                 fix="free memory on the host, or use a smaller quota",
             ) from error
         self._memory: torch.Tensor | None = memory.zero_()
@@ -215,6 +228,22 @@ class HostBlock(Block):
         if self._memory is None:
             raise BackendError(f"a block of {self._num_bytes} bytes is closed")
         return self._memory
+
+
+def _lock(num_bytes: int) -> torch.Tensor:
+    """Allocate locked memory as ``uint8[num_bytes]``; freed with the last tensor over it."""
+    calls = driver()
+    address = calls.allocate_host(num_bytes)
+    pages = (ctypes.c_uint8 * num_bytes).from_address(address)
+    # At the end of the process the driver may be gone before; the memory goes with either.
+    weakref.finalize(pages, _free, calls, address).atexit = False
+    return torch.frombuffer(pages, dtype=torch.uint8)
+
+
+def _free(calls: Driver, address: int) -> None:
+    # After a device error nothing can be given back, and nothing needs to be.
+    with suppress(BackendError):
+        calls.free_host(address)
 
 
 def slice_bytes(

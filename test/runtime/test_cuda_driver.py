@@ -229,3 +229,81 @@ def test_other_refusals_stay_what_they_are(full_device: torch.device) -> None:
         cuda_memory.exhaustion_told("the capture of a program", full_device),
     ):
         raise CaptureError("its own") from ValueError("something else")
+
+
+# locked memory -------------------------------------------------------------------------------
+
+
+class Locker:
+    """Hands out memory of the host as the driver does, and counts it."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, Any] = {}
+        self.sizes: list[int] = []
+        self.refusal: BackendError | None = None
+
+    def allocate_host(self, num_bytes: int) -> int:
+        if self.refusal is not None:
+            raise self.refusal
+        memory = (ctypes.c_uint8 * num_bytes)(*([0xAA] * num_bytes))
+        address = ctypes.addressof(memory)
+        self.given[address] = memory
+        self.sizes.append(num_bytes)
+        return address
+
+    def free_host(self, address: int) -> None:
+        del self.given[address]
+        if self.refusal is not None:
+            raise self.refusal
+
+
+@pytest.fixture
+def locker(monkeypatch: pytest.MonkeyPatch) -> Locker:
+    locker = Locker()
+    monkeypatch.setattr(cuda_memory, "driver", lambda: locker)
+    return locker
+
+
+def test_locked_memory_is_as_much_as_was_asked_for_and_zero(locker: Locker) -> None:
+    with cuda_memory.HostBlock(1000, torch.device("cuda", 0)) as block:
+        assert locker.sizes == [1000]
+        assert bytes(block.view()) == bytes(1000)
+        block.view()[8:12] = b"\1\0\0\0"
+        assert block.tensor("int32", (2,), 8).tolist() == [1, 0]
+        assert ctypes.string_at(block.address + 8, 1) == b"\1"
+        assert list(locker.given) == [block.address]
+    assert not locker.given
+
+
+def test_it_is_there_for_as_long_as_a_view_of_it_is(locker: Locker) -> None:
+    block = cuda_memory.HostBlock(64, torch.device("cuda", 0))
+    tensor, view = block.tensor("uint8", (64,)), block.view()
+    block.close()
+    assert locker.given
+    tensor.fill_(7)
+    del tensor
+    assert locker.given
+    assert bytes(view) == bytes([7]) * 64
+    del view
+    assert not locker.given
+    with pytest.raises(BackendError, match="closed"):
+        block.view()
+
+
+def test_memory_that_can_not_be_locked_is_told_and_a_lost_device_is_not_hidden(
+    locker: Locker,
+) -> None:
+    locker.refusal = BackendError("refused", found="out of memory (2)")
+    with pytest.raises(BackendError, match="64 bytes of host memory can't be locked") as caught:
+        cuda_memory.HostBlock(64, torch.device("cuda", 0))
+    assert "out of memory" in str(caught.value)
+    locker.refusal = DeviceLostError("lost")
+    with pytest.raises(DeviceLostError):
+        cuda_memory.HostBlock(64, torch.device("cuda", 0))
+
+
+def test_what_a_lost_device_does_not_take_back_is_no_error(locker: Locker) -> None:
+    block = cuda_memory.HostBlock(64, torch.device("cuda", 0))
+    locker.refusal = DeviceLostError("lost")
+    block.close()
+    assert not locker.given

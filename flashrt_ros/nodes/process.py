@@ -11,20 +11,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import rclpy
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
-from rclpy.utilities import try_shutdown
+from rclpy.utilities import remove_ros_args, try_shutdown
 
-from flashrt_ros.errors import FlashrtError
+from flashrt_ros.errors import ConfigError, FlashrtError
 from flashrt_ros.nodes.lifecycle import PATIENCE_S
 from flashrt_ros.nodes.session import SessionNode
 from flashrt_ros.nodes.spinning import Spinner
 
+_Node = TypeVar("_Node", bound=Node)
+
 BAD_CONFIGURATION = 2
-"""Exit code of a node that was given parameters it can't use."""
+"""Exit code of a node that was given arguments or parameters it can't use."""
 
 AUTOSTART_FAILED = 3
 """Exit code of a node that could not configure and activate itself as it was told to."""
@@ -56,6 +58,45 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def start_node(make: Callable[[], _Node], args: Sequence[str]) -> _Node | None:
+    """Bring rclpy up, with the signal handlers as they are, and build a node.
+
+    Args:
+        make: Builds the node; called once rclpy is up.
+        args: The process's arguments.
+
+    Returns:
+        The node; None, with the reason on stderr, where arguments or parameters can't be used.
+    """
+    try:
+        _init(list(args))
+        return make()
+    except FlashrtError as error:
+        print(f"{error.name} ({error.code}): {error}", file=sys.stderr, flush=True)
+        try_shutdown()
+        return None
+
+
+def _init(args: list[str]) -> None:
+    """Bring rclpy up; what is not for it would be passed over without a word.
+
+    Raises:
+        ConfigError: Arguments are no ROS arguments, or rclpy can't do with them.
+    """
+    try:
+        others = remove_ros_args(args)[1:]
+        if not others:
+            rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:
+        raise ConfigError("ROS can't be brought up with these arguments", found=error) from error
+    if others:
+        raise ConfigError(
+            "the node takes no such arguments",
+            expected="ROS arguments, behind --ros-args",
+            found=" ".join(others),
+        )
+
+
 def run_node(make: Callable[[], SessionNode], args: Sequence[str]) -> int:
     """Run a session node until a signal, a failed autostart or the end of the ROS context.
 
@@ -68,17 +109,13 @@ def run_node(make: Callable[[], SessionNode], args: Sequence[str]) -> int:
         args: The process's arguments, ROS arguments among them.
 
     Returns:
-        0 after a stop that was asked for, 2 for parameters that can't be used, 3 after a
-        failed autostart.
+        0 after a stop that was asked for, 2 for arguments or parameters that can't be used,
+        3 after a failed autostart.
     """
     has_failed = threading.Event()
     with stop_signals() as stop:
-        rclpy.init(args=list(args), signal_handler_options=SignalHandlerOptions.NO)
-        try:
-            node = make()
-        except FlashrtError as error:
-            print(f"{error.name} ({error.code}): {error}", file=sys.stderr, flush=True)
-            try_shutdown()
+        node = start_node(make, args)
+        if node is None:
             return BAD_CONFIGURATION
         node.context.on_shutdown(stop.set)
         spinners = [Spinner(node, "verbs"), Spinner(node.inputs, "inputs")]

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import rclpy
 from rclpy.impl.rcutils_logger import RcutilsLogger
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
-from rclpy.signals import SignalHandlerOptions
-from rclpy.utilities import try_shutdown
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import SetBool
@@ -35,7 +32,13 @@ from flashrt_ros.nodes.declarations import SIM
 from flashrt_ros.nodes.episode_part import EpisodePartService
 from flashrt_ros.nodes.messages import header
 from flashrt_ros.nodes.parameters import construct, declare, read
-from flashrt_ros.nodes.process import BAD_CONFIGURATION, leave, shut_down, stop_signals
+from flashrt_ros.nodes.process import (
+    BAD_CONFIGURATION,
+    leave,
+    shut_down,
+    start_node,
+    stop_signals,
+)
 from flashrt_ros.nodes.reports import GOAL_QOS
 from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.spinning import Spinner
@@ -291,15 +294,8 @@ class SimNode(Node):
 def main(args: Sequence[str] | None = None) -> int:
     """Run the simulator until it is told to stop; returns the exit code."""
     with stop_signals() as stop:
-        rclpy.init(
-            args=list(sys.argv if args is None else args),
-            signal_handler_options=SignalHandlerOptions.NO,
-        )
-        try:
-            node = SimNode()
-        except FlashrtError as error:
-            print(f"{error.name} ({error.code}): {error}", file=sys.stderr, flush=True)
-            try_shutdown()
+        node = start_node(SimNode, sys.argv if args is None else args)
+        if node is None:
             return BAD_CONFIGURATION
         node.context.on_shutdown(stop.set)
         spinner = Spinner(node, "sim")

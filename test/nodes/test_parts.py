@@ -30,7 +30,7 @@ from flashrt_ros.nodes.conversions import ns_to_stamp, stamp_to_ns
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.frames import Frames
 from flashrt_ros.nodes.goals import GoalChecker, goal_channel, only_field
-from flashrt_ros.nodes.process import shut_down
+from flashrt_ros.nodes.process import shut_down, start_node
 from flashrt_ros.nodes.services import fill_failure
 from flashrt_ros.nodes.spinning import Spinner
 from flashrt_ros.srv import ResetEpisode
@@ -61,6 +61,25 @@ class TestFailures:
         fill_failure(node, "~/service", FrameError("no such frame"), response)
         assert response.error_code == FrameError.code
         assert response.error_msg == "no such frame"
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        ("words", "text"),
+        [
+            (["--params-file", "my.yaml"], "behind --ros-args, found --params-file my.yaml"),
+            (["--ros-args", "--params-file", "/nowhere/my.yaml"], "/nowhere/my.yaml"),
+            (["--ros-args", "-r", "__ns:=/1bad"], "__ns:=/1bad"),
+            (["--ros-args", "-p", "rate"], "rate"),
+        ],
+    )
+    def test_arguments_that_can_not_be_used_are_refused(
+        self, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+    ) -> None:
+        assert start_node(lambda: pytest.fail("a node was made"), ["node", *words]) is None
+        error = capsys.readouterr().err
+        assert error.startswith("CONFIG (500): ")
+        assert text in error
 
 
 class TestShutDown:

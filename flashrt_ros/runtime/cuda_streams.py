@@ -21,6 +21,13 @@ STATE_PRIORITY = -3
 BACKGROUND_PRIORITY = 0
 """torch takes a smaller number as more urgent; the driver rounds to what it has."""
 
+_NUM_POOLED = 32
+"""Streams of a priority that torch has; it hands them out in turn, again and again."""
+
+_taken: set[int] = set()
+"""Handles of the streams of open backends: what one submits must not get into a capture of another
+thread's, nor wait for what it has nothing to do with."""
+
 
 class Stream:
     """A stream, and numbered marks along it.
@@ -36,8 +43,9 @@ class Stream:
 
     def __init__(self, driver: Driver, device: torch.device, priority: int) -> None:
         self._driver = driver
-        self.torch = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
+        self.torch = _draw(device, priority)
         self.handle = int(self.torch.cuda_stream)
+        _taken.add(self.handle)
         self._events = [driver.create_event() for _ in range(_NUM_EVENTS)]
         self._num_marks = 0
         self._num_passed = 0
@@ -84,11 +92,22 @@ class Stream:
 
     def close(self) -> None:
         """Free the events; idempotent. Everything submitted must have completed."""
+        if self._events:
+            _taken.discard(self.handle)
         while self._events:
             self._driver.destroy_event(self._events.pop())
 
     def _event(self, mark: int) -> int:
         return self._events[mark % _NUM_EVENTS]
+
+
+def _draw(device: torch.device, priority: int) -> torch.cuda.Stream:
+    """Take a stream that no open backend has, as long as there are such."""
+    for _ in range(_NUM_POOLED):
+        stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
+        if int(stream.cuda_stream) not in _taken:
+            break
+    return stream
 
 
 class StreamFence(Fence):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -52,6 +53,7 @@ class EpisodePartService:
         self._token = ""
         self._expires = 0.0
         self._is_released = False
+        self._lock = threading.Lock()
         self._handlers: dict[int, Callable[[EpisodePart.Request, EpisodePart.Response], None]] = {
             EpisodePart.Request.HOLD: self._hold,
             EpisodePart.Request.TAKE: self._take,
@@ -77,7 +79,8 @@ class EpisodePartService:
             raise SpecError(
                 "a participant has no such verb", expected="1 to 8", found=int(request.verb)
             )
-        handler(request, response)
+        with self._lock:
+            handler(request, response)
 
     def _hold(self, request: EpisodePart.Request, response: EpisodePart.Response) -> None:
         if not self._is_offered():
@@ -155,17 +158,26 @@ class EpisodePartService:
             bytes(request.state),
         )
 
+    def end(self) -> None:
+        """End the hold that there is, from any thread: the participant is about to leave."""
+        with self._lock:
+            if self._token:
+                self._end_hold("the participant leaves")
+
     def _look(self) -> None:
         """End a hold whose caller has gone."""
-        if not self._token or time.monotonic() < self._expires:
-            return
+        with self._lock:
+            if self._token and time.monotonic() >= self._expires:
+                self._end_hold("it was left behind")
+
+    def _end_hold(self, why: str) -> None:
         self._token = ""
         log = self._node.get_logger()
         try:
             if self._is_released:
                 self._participant.settle()
             else:
-                log.error("a verb over episodes was left behind; what it did here is reverted")
+                log.error(f"what a verb over episodes did here is reverted: {why}")
                 self._participant.revert()
         except FlashrtError as error:
             log.error(f"an episode's hold ended badly: {error.name} ({error.code}): {error}")

@@ -71,6 +71,7 @@ class HostedModel:
         self.scene = ""
         self.is_held = False
         self.last_turn = 0
+        self._part: EpisodePartService | None = None
         self._has_interfaces = False
         self._listens_to_joints = False
 
@@ -187,6 +188,8 @@ class HostedModel:
 
     def close(self) -> None:
         """End the session: threads joined, connections closed. Idempotent."""
+        if self._part is not None:
+            self._part.end()
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -222,7 +225,7 @@ class HostedModel:
                 now_ns=node.reports.now_ns,
             )
             serve(node, Interrupt, "~/interrupt", self._interrupt)
-            EpisodePartService(
+            self._part = EpisodePartService(
                 node,
                 PlannerPart(
                     self,

@@ -23,8 +23,8 @@ MAX_SHOWN = 9000
 
 def main(json_folder: Path, folder: Path) -> None:
     """Gather, write and print."""
-    results = read_results(json_folder)
-    failed = sorted(path.stem for path in json_folder.glob("*.failed"))
+    results, cut = read_results(json_folder)
+    failed = sorted({*cut, *(path.stem for path in json_folder.glob("*.failed"))})
     put(folder / "benches.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     tests = list(test_lines(folder))
     ends = [f"FAILED: bench {name}; see log.txt" for name in failed]
@@ -35,13 +35,21 @@ def main(json_folder: Path, folder: Path) -> None:
     print(shown if len(shown) <= MAX_SHOWN else f"...\n{shown[-MAX_SHOWN:]}")
 
 
-def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Read the result of each bench that has ended, in the order in which they ended."""
-    found = []
+def read_results(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Read the result of each bench that has ended, in the order in which they ended.
+
+    Returns:
+        The results, and the names of those that are not written to their end.
+    """
+    found, cut = [], []
     for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
-        value = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            cut.append(path.stem)
+            continue
         found += value if isinstance(value, list) else [value]
-    return found
+    return found, cut
 
 
 def put(path: Path, text: str) -> None:

@@ -56,6 +56,7 @@ def test_what_has_ended_is_gathered(
         row("compiled (absent: no triton)", median=None, p99=None, ratio=None),
     )
     (benches / "fork.failed").write_text("124\n")
+    (benches / "goal.json").write_text('{"bench": "goal", "rows": [')
     (out / "tests-all.xml").write_text(TESTS)
     (out / "tests-cut.xml").write_text(TESTS[:90])
     summarize.main(benches, out)
@@ -68,6 +69,7 @@ def test_what_has_ended_is_gathered(
     assert "median <= 10 MISSED" in shown
     assert "compiled (absent: no triton)" in shown
     assert "FAILED: bench fork" in shown
+    assert "FAILED: bench goal" in shown
     assert "raw copy" not in shown
     assert "raw copy" in (out / "summary.txt").read_text()
     assert [one["bench"] for one in json.loads((out / "benches.json").read_text())] == ["restore"]

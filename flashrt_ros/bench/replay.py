@@ -29,12 +29,15 @@ MIN_SPEED_UP = 3.5
 BIG = 135_000_000
 
 COMPILE_S = {"cpu": 60.0, "cuda": 20.0}
-"""Where less is left for a size, nothing is compiled: that alone takes about so long."""
+"""Where less is left, nothing is compiled: that alone takes about so long."""
 
 _CLOSE = 2e-2
 """Largest difference that a compiled plan may show: it is another program."""
 
 _MAX_COMPILED = 256
+
+_LEAST_S = 5.0
+"""That a size takes without a compiler."""
 
 _MIN_ROUNDS, _MAX_ROUNDS = 20, 500
 """Of replays: what is left of the budget is for compilers."""
@@ -114,7 +117,8 @@ def _measure(context: Context, model: PolicyModel, size: str, num_left: int) -> 
 
         context.say(f"{size}: comparing bytes")
         _check(stand, eager, captured)
-        compiled, why = _compiled(context, stand, eager, in_order, context.budget.share_s(num_left))
+        seconds = context.budget.left_s - _LEAST_S * (num_left - 1)
+        compiled, why = _compiled(context, stand, eager, in_order, seconds)
         calls: dict[str, Call] = {"eager": eager, "captured": captured}
         if compiled is not None:
             calls["compiled"] = compiled

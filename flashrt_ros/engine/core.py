@@ -28,7 +28,7 @@ from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.lanes import Lane, LanePool
 from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.plan import Plan
-from flashrt_ros.runtime.spec import BUFFER_ALIGNMENT_BYTES, ArenaLayout, ChannelRole
+from flashrt_ros.runtime.spec import BUFFER_ALIGNMENT_BYTES, ArenaLayout
 
 MAX_SEED = 2**63 - 1
 
@@ -168,7 +168,7 @@ class Core:
             f"stamp_ns={goal.stamp_ns} committed_ns={goal.committed_ns} "
             f"latched_ns={self.clock_ns()}"
         )
-        if len(self.latches.named(ChannelRole.GOAL)) > 1:
+        if self.latches.has_several_goals:
             detail = f"channel={channel} {detail}"
         if node:
             detail += f" node={node}"

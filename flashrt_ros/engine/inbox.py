@@ -20,6 +20,7 @@ class Inbox:
 
     Attributes:
         specs: Of the channels, by name.
+        has_several_goals: Whether more than one of them takes goals.
     """
 
     def __init__(self, channels: Mapping[str, Readable]) -> None:
@@ -32,6 +33,7 @@ class Inbox:
             tuple(name for name, spec in self.specs.items() if spec.role is role)
             for role in (ChannelRole.GOAL, ChannelRole.OBSERVATION)
         )
+        self.has_several_goals = len(self._goals) > 1
 
     def channel(self, name: str) -> Readable:
         """Return a channel by name.

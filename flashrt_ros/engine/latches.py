@@ -138,9 +138,10 @@ class Latches(Intake):
         """
         bindings: dict[str, int] = {}
         for name, channel in self._channels.items():
-            if timeline is env or self.specs[name].role is ChannelRole.OBSERVATION:
+            if timeline is env:
                 self._take_pending(env, name, channel)
-            if timeline is not env and self.specs[name].role is ChannelRole.OBSERVATION:
+            elif name in self._observations:
+                self._take_pending(env, name, channel)
                 self.share(env, timeline, name)
             bindings[slot_binding(name)] = self._staging.row(name, timeline.latched[name].slot)
         self.num_latches += 1
@@ -267,7 +268,7 @@ class Latches(Intake):
         self.unlatch(env, name)
         slot = channel.latch(env.env_index)
         env.latched[name] = self.hold(name, slot, channel.meta(slot))
-        if self.specs[name].role is ChannelRole.GOAL:
+        if name in self._goals:
             self.on_goal(env, name, channel.meta(slot), node)
 
 

@@ -178,18 +178,19 @@ class WriterRing:
         self._end_loan()
 
     def _check(self, slot: int, ticket: int) -> None:
+        if self._loaned == slot and self._ticket == ticket:
+            return
         name = self.channel.spec.name
-        if self._loaned is None or self._loaned != slot:
+        if self._loaned != slot:
             raise LoanError(
                 f"slot {slot} of channel '{name}' is not on loan to this writer",
                 found="no loan" if self._loaned is None else f"a loan of slot {self._loaned}",
             )
-        if self._ticket != ticket:
-            raise LoanError(
-                f"slot {slot} of channel '{name}' was loaned under another ticket",
-                expected=self._ticket,
-                found=ticket,
-            )
+        raise LoanError(
+            f"slot {slot} of channel '{name}' was loaned under another ticket",
+            expected=self._ticket,
+            found=ticket,
+        )
 
     def reclaim(self) -> bool:
         """Take the writer's loan back, if it holds one; True if it did."""

@@ -62,8 +62,7 @@ class Staging:
 
     def row(self, name: str, slot: int) -> int:
         """Return the row at which graphs find a slot, after the submission of its copy if any."""
-        fed = self._fed.get(name)
-        if fed is not None and fed.is_fed(slot):
+        if self._fed and (fed := self._fed.get(name)) is not None and fed.is_fed(slot):
             return fed.row_index(slot)
         block = self._blocks.get(name)
         if block is None:

@@ -23,6 +23,8 @@ class Cast:
     Attributes:
         engine: Parameters of the engine, its unique name among them.
         factory: ``--model-factory`` of the engine, "" for the registry's model.
+        command: Command line of the engine's process in place of its own; the file of the
+            engine's parameters is put at its end.
         policy_node: Parameters of the policy node, or None for no node.
         in_one_process: Engine and node share a process, the engine in a thread of its own.
         switch_interval_us: Of that process's interpreter; 0 leaves the default.
@@ -31,6 +33,7 @@ class Cast:
 
     engine: Mapping[str, object]
     factory: str = ""
+    command: tuple[str, ...] = ()
     policy_node: Mapping[str, Value] | None = None
     in_one_process: bool = False
     switch_interval_us: int = 0

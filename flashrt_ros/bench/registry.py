@@ -50,6 +50,9 @@ BENCHES: dict[str, Bench] = {
     ),
     "fork": Bench("fork", "a fork into 16 lanes beside raw copies"),
     "tick": Bench("tick", "how late ticks start while cameras stream through the nodes", 1.5),
+    "cohost": Bench(
+        "cohost", "ticks with a planner in their slack, beside a process of its own", 2.0
+    ),
     "goal": Bench("goal", "a goal through a slot beside one through a topic"),
     "interrupt": Bench(
         "interrupt", "an interrupt to its first action, beside finishing the chunk, and a topic"

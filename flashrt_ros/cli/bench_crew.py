@@ -77,8 +77,8 @@ def _specs(cast: Cast, folder: Path) -> list[ProcessSpec]:
         specs = [ProcessSpec("both", python_module("flashrt_ros.bench.threaded_node", *words))]
     else:
         factory = ("--model-factory", cast.factory) if cast.factory else ()
-        command = python_module("flashrt_ros.engine", "--config", str(file), *factory)
-        specs = [ProcessSpec("engine", command)]
+        command = cast.command or python_module("flashrt_ros.engine", *factory, "--config")
+        specs = [ProcessSpec("engine", (*command, str(file)))]
         if node:
             module = f"flashrt_ros.nodes.{_NODE}"
             specs.append(ProcessSpec(_NODE, python_module(module, *node)))

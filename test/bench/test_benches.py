@@ -91,6 +91,19 @@ ROWS = {
         "reset by flip, busy engine",
         "reset by flip, busy engine, added to an idle one",
     ),
+    "cohost": (
+        "tick lateness, alone",
+        "plan, alone",
+        "lateness and plan, alone",
+        "deadline misses, alone",
+        "lateness and plan, planner in the slack",
+        "deadline misses, planner in the slack",
+        "tokens, planner in the slack",
+        "lateness and plan, planner in a process of its own",
+        "deadline misses, planner in a process of its own",
+        "tokens, planner in a process of its own",
+        "planner without ticks",
+    ),
     "steady": ("allocations of device memory", "growth of host memory"),
     "ttft": (
         "capsule, 128 tokens",
@@ -125,6 +138,11 @@ def test_every_bench_is_named_here() -> None:
 )
 def test_a_bench_in_this_process(name: str, make_context: Callable[..., Context]) -> None:
     check(name, BENCHES[name].run(make_context()))
+
+
+def test_a_bench_with_engines_alone(make_context: Callable[..., Context], tmp_path: Path) -> None:
+    check("cohost", BENCHES["cohost"].run(make_context()))
+    assert not list((tmp_path / "flashrt").glob("*.sock"))
 
 
 @needs_ros

@@ -1,0 +1,323 @@
+"""Cohost: a policy's ticks with a planner in their slack, beside a process of its own, alone."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from flashrt_ros.bench.context import Cast, Context, Crew
+from flashrt_ros.bench.devices import num_cores
+from flashrt_ros.bench.engines import START_S, engine_parameters, hired, wait_for
+from flashrt_ros.bench.failures import BenchError, WrongResultError
+from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, at_most
+from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.stats import WINDOW
+from flashrt_ros.errors import AbandonedError, EngineGoneError
+from flashrt_ros.models.flow_network import IMAGE_PX
+from flashrt_ros.nodes.commands import python_module
+from flashrt_ros.nodes.folders import run_folder
+
+RATE_HZ = 50.0
+
+MAX_RISE = 1.10
+"""Of p99, from ticks alone to ticks with the planner in their slack."""
+
+MIN_CORES = 16
+
+_FACTORY = "flashrt_ros.bench.cohost_planner:make"
+_PROMPT = "Go round the block on its far side, and stay there."
+_REPLAN = 2
+"""Actions left when the next chunk is begun, so that it is made between ticks."""
+
+_START_S = 8.0
+"""About what it takes to start the processes of one way."""
+
+_MIN_S = 0.5
+_WARM_UP_S = 0.3
+_ALONE, _SLICED, _APART = "alone", "planner in the slack", "planner in a process of its own"
+
+
+@dataclass(slots=True)
+class Phases:
+    """What was found in one way, a figure for each phase.
+
+    Attributes:
+        lateness_us: Median and p99 of the lateness of ticks.
+        plan_us: Median and p99 of the time of a plan.
+        num_missed: Ticks missed, in all.
+        tokens_per_s: Of the planner.
+    """
+
+    lateness_us: list[tuple[float, float]] = field(default_factory=list)
+    plan_us: list[tuple[float, float]] = field(default_factory=list)
+    num_missed: int = 0
+    tokens_per_s: list[float] = field(default_factory=list)
+
+    def both_us(self) -> tuple[float, float]:
+        """Return lateness and plan together, median and p99, as the median of the phases."""
+        sums = np.array(self.lateness_us) + np.array(self.plan_us)
+        middle = np.median(sums, axis=0)
+        return float(middle[0]), float(middle[1])
+
+
+class Load:
+    """Has a planner write plans, one after the other, on a thread.
+
+    Args:
+        client: Of the planner engine; used by nobody else meanwhile.
+    """
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._is_stopping = False
+        self._num_tokens = 0
+        self._seeds = itertools.count()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="planner load")
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        self._is_stopping = True
+        self._thread.join(START_S)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the plans that are done.
+
+        Raises:
+            BenchError: The planner engine refused.
+        """
+        if self._error is not None:
+            raise BenchError(f"the planner did not do its part: {self._error!r}")
+        return self._num_tokens
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                done = self._client.instruct(_PROMPT, temperature=1.0, seed=next(self._seeds))
+                self._num_tokens += len(done.tokens)
+        except (AbandonedError, EngineGoneError, TimeoutError) as error:
+            self._error = error
+
+
+def run(context: Context) -> Result:
+    """Tick alone and with the planner, turn by turn, in either way of running it.
+
+    On a CPU all processes share one core, as they would share a GPU, and the planner's model is
+    a tiny one, whose nodes are as long there as those of a billion parameters on a GPU.
+
+    Raises:
+        WrongResultError: The planner's tokens depend on where it runs.
+        BenchError: A process did not do its part.
+    """
+    found = {name: Phases() for name in (_ALONE, _SLICED, _APART)}
+    texts: dict[str, tuple[int, ...]] = {}
+    ways = [_SLICED, _APART]
+    context.rng.shuffle(ways)
+    free_tokens = 0.0
+    for number, way in enumerate(ways):
+        context.say(f"{way}: starting")
+        seconds = context.budget.share_s(len(ways) - number) - _START_S
+        with _processes(context, way) as (policy, planner, crew):
+            driver = _Driver(context, policy, planner, crew)
+            texts[way] = driver.plan_once()
+            if way == _SLICED:
+                free_tokens = driver.free_tokens_per_s(_phase_s(context, seconds))
+            rounds = 1 if context.is_tiny else max(1, round(seconds / 8.0))
+            phase_s = _phase_s(context, seconds / (2 * rounds))
+            for _ in range(rounds):
+                # the engine of the policy is alone in its process where the planner has its own
+                driver.phase(found[_ALONE] if way == _APART else None, phase_s, is_loaded=False)
+                driver.phase(found[way], phase_s, is_loaded=True)
+    if texts[_SLICED] != texts[_APART]:
+        raise WrongResultError("the planner's tokens depend on the process that it runs in")
+    return _result(context, found, free_tokens)
+
+
+def _phase_s(context: Context, seconds: float) -> float:
+    return min(max(_MIN_S if context.is_tiny else 2 * _MIN_S, seconds), WINDOW / RATE_HZ)
+
+
+class _Driver:
+    """Drives both engines of one way."""
+
+    def __init__(
+        self, context: Context, policy: EngineClient, planner: EngineClient, crew: Crew
+    ) -> None:
+        self._context = context
+        self._policy = policy
+        self._planner = planner
+        self._crew = crew
+        goal, observation = policy.open_writer("goal"), policy.open_writer("observation")
+        goal.write(stamp_ns=1, values=np.full(2, 0.25, np.float32))
+        image = np.zeros((IMAGE_PX, IMAGE_PX, 3), np.uint8)
+        observation.write(stamp_ns=1, image=image, agent_pos=np.full(2, 0.25, np.float32))
+
+    def plan_once(self) -> tuple[int, ...]:
+        """Have one plan made; returns its tokens."""
+        return self._planner.instruct(_PROMPT, temperature=1.0, seed=1).tokens
+
+    def free_tokens_per_s(self, seconds: float) -> float:
+        """Return what the planner writes while no tick is due."""
+        with Load(self._planner) as load:
+            return self._rate(load, seconds, "planner without ticks")
+
+    def phase(self, phases: Phases | None, seconds: float, *, is_loaded: bool) -> None:
+        """Tick for a while, with plans being written or without."""
+        text = "ticks with the planner" if is_loaded else "ticks alone"
+        with ExitStack() as exits:
+            load = exits.enter_context(Load(self._planner)) if is_loaded else None
+            self._policy.activate(tick_source="timer", rate_hz=RATE_HZ)
+            time.sleep(_WARM_UP_S)
+            # Figures begin anew with an activation.
+            self._policy.activate(tick_source="timer", rate_hz=RATE_HZ)
+            rate = self._rate(load, seconds, text)
+            status = self._policy.status()
+            # the plan under way ends without ticks, so that its end is not waited for long
+            self._policy.deactivate()
+        if phases is None:
+            return
+        phases.lateness_us.append((status.lateness_p50_us, status.lateness_p99_us))
+        phases.plan_us.append((status.replay_p50_us, status.replay_p99_us))
+        phases.num_missed += status.deadline_misses
+        if is_loaded:
+            phases.tokens_per_s.append(rate)
+
+    def _rate(self, load: Load | None, seconds: float, text: str) -> float:
+        """Wait, and return the tokens a second that came meanwhile."""
+        before = load.num_tokens if load is not None else 0
+        begun = time.monotonic()
+        while time.monotonic() - begun < seconds:
+            self._context.say(text)
+            time.sleep(0.05)
+            ended = self._crew.ended()
+            if ended is not None:
+                raise BenchError(f"{ended}, unasked")
+        after = load.num_tokens if load is not None else 0
+        return (after - before) / (time.monotonic() - begun)
+
+
+@contextmanager
+def _processes(context: Context, way: str) -> Iterator[tuple[EngineClient, EngineClient, Crew]]:
+    """Start the engines in one process or in two, and connect to both."""
+    engine = engine_parameters(
+        context, model="flow_policy", weights="", replan_threshold=_REPLAN, num_standby_lanes=0
+    )
+    name = f"{engine['name']}_planner"
+    with ExitStack() as exits:
+        folder = exits.enter_context(run_folder())
+        file = folder / "planner.json"
+        file.write_bytes(msgspec.json.encode(_planner_parameters(context, name)))
+        words = ("--config", str(file), "--model-factory", _FACTORY)
+        planner = python_module("flashrt_ros.planner", *words)
+        if way == _SLICED:
+            cast = Cast(engine, command=(*planner, "--engine-config"))
+        else:
+            cast = Cast(engine, others=[("planner", planner)])
+        with _one_core(context):
+            policy, crew = exits.enter_context(hired(context, cast))
+        client = wait_for(crew, lambda: _connect(name), "the planner engine")
+        yield policy, exits.enter_context(client), crew
+
+
+def _planner_parameters(context: Context, name: str) -> Mapping[str, Any]:
+    is_big = context.device.name == "cuda" and not context.is_tiny
+    return {
+        "name": name,
+        "model": "random",
+        "checkpoint": "/big" if is_big else "/tiny",
+        "device": context.device.name,
+        "max_positions": 2048 if is_big else 768,
+        "chunk_length": 256 if is_big else 64,
+        "prefixes": ["persona = You move a pusher on a table. " * 8],
+        "max_tokens": 96,
+        "capsule_host_quota_bytes": 0,
+    }
+
+
+@contextmanager
+def _one_core(context: Context) -> Iterator[None]:
+    """On a host's device, let the processes that are started here share a core.
+
+    They take it from this process, which gets its cores back.
+    """
+    if context.device.name != "cpu":
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _connect(name: str) -> EngineClient | None:
+    try:
+        return EngineClient(name, client="bench", timeout_s=START_S, wait_s=0.05)
+    except EngineGoneError:
+        return None
+
+
+def _result(context: Context, found: Mapping[str, Phases], free_tokens: float) -> Result:
+    alone = found[_ALONE]
+    is_bound = context.device.name != "cpu" or num_cores() >= MIN_CORES
+    rows = [row for name, phases in found.items() for row in _rows(name, phases, alone, is_bound)]
+    rows.append(Row("planner without ticks", "tokens/s", free_tokens))
+    bars = [Bar(name, *phases.both_us(), name == _SLICED) for name, phases in found.items()]
+    limit = alone.both_us()[1] * MAX_RISE
+    panels = [
+        BarPanel("lateness of a tick and a plan, µs", bars, limit),
+        BarPanel("planner, tokens/s", _token_bars(found, free_tokens)),
+    ]
+    summary = f"ticks at {RATE_HZ:g} Hz, while plans are written one after the other"
+    return context.result("cohost", rows, panels, summary)
+
+
+def _rows(name: str, phases: Phases, alone: Phases, is_bound: bool) -> list[Row]:
+    note = "" if is_bound or name != _SLICED else f"target from {MIN_CORES} cores up"
+    is_ours = is_bound and name == _SLICED
+    rows = []
+    for what, figures, reference in (
+        ("tick lateness", phases.lateness_us, alone.lateness_us),
+        ("plan", phases.plan_us, alone.plan_us),
+    ):
+        median, p99 = np.median(np.array(figures), axis=0)
+        base = float(np.median(np.array(reference), axis=0)[1])
+        rows.append(
+            Row(f"{what}, {name}", "us", float(median), float(p99), p99 / base if base else None)
+        )
+    median, p99 = phases.both_us()
+    base = alone.both_us()[1]
+    target = at_most("ratio", MAX_RISE) if is_ours else None
+    ratio = p99 / base if base else None
+    rows.append(Row(f"lateness and plan, {name}", "us", median, p99, ratio, target, note))
+    missed_target = at_most("median", alone.num_missed) if is_ours else None
+    missed = float(phases.num_missed)
+    rows.append(Row(f"deadline misses, {name}", "ticks", missed, target=missed_target, note=note))
+    if phases.tokens_per_s:
+        rows.append(Row(f"tokens, {name}", "tokens/s", float(np.median(phases.tokens_per_s))))
+    return rows
+
+
+def _token_bars(found: Mapping[str, Phases], free_tokens: float) -> Sequence[Bar]:
+    return [
+        Bar("without ticks", free_tokens),
+        *(
+            Bar(name, float(np.median(phases.tokens_per_s)), None, name == _SLICED)
+            for name, phases in found.items()
+            if phases.tokens_per_s
+        ),
+    ]

@@ -13,12 +13,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashrt_ros.models.hybrid_config import BORDER_TOKENS
+from flashrt_ros.models.hybrid_library_cuda import operator
+
 _LOG2_E = 1.4426950408889634
 _BLOCK_POSITIONS = 64
+_CHUNK_SPLITS = 8
+"""Of every chunk, however long: part of what a row's bytes are."""
+
 _TARGET_PROGRAMS = 264  # two for each processor of a large device
 _MOST_SPLITS = 64
 
 
+@operator("attend(Tensor queries, Tensor gate, Tensor cache, Tensor position) -> Tensor")
 def triton_attention(queries: Tensor, gate: Tensor, cache: Tensor, position: Tensor) -> Tensor:
     """Attend and gate as ``TorchOps.attend``, at the cost of what is used.
 
@@ -35,9 +42,11 @@ def triton_attention(queries: Tensor, gate: Tensor, cache: Tensor, position: Ten
     num_kv_heads = cache.shape[2]
     group = num_heads // num_kv_heads
     rows = length * group
-    block_rows = max(16, min(128, triton.next_power_of_2(rows)))
+    # More programs for a short chunk; a row's bytes are the same in a tile of either size.
+    most_rows = 64 if length <= BORDER_TOKENS else 128
+    block_rows = max(16, min(most_rows, triton.next_power_of_2(rows)))
     num_tiles = triton.cdiv(rows, block_rows)
-    num_splits = _num_splits(num_tiles * num_kv_heads)
+    num_splits = _num_splits(num_tiles * num_kv_heads) if length == 1 else _CHUNK_SPLITS
     output = torch.empty((length, num_heads * size), dtype=queries.dtype, device=queries.device)
     partial = torch.empty(
         (num_splits, length, num_heads, size), dtype=torch.float32, device=queries.device

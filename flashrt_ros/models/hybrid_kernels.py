@@ -37,8 +37,9 @@ def select_kernels(device: str, *, ops: str = "auto", linear: str = "auto") -> H
     Args:
         device: As torch names it; anything but "cuda" runs on torch.
         ops: "triton", "torch", or "auto": Triton where it is installed.
-        linear: "fla" (flash-linear-attention), "torch", or "auto": the former where it
-            is installed.
+        linear: "fla" (flash-linear-attention, for chunks), "torch", or "auto": the former
+            where it is installed. One token is a Triton kernel of our own, unless it is
+            "torch".
 
     Raises:
         ConfigError: An unknown name, or an implementation that is not installed or not
@@ -55,9 +56,13 @@ def select_kernels(device: str, *, ops: str = "auto", linear: str = "auto") -> H
 
         chosen = TritonOps()
     if use_fla:
-        from flashrt_ros.models.hybrid_linear_cuda import fla_delta_chunk, fla_delta_step
+        from flashrt_ros.models.hybrid_linear_cuda import fla_delta_chunk
 
-        chunk, step = fla_delta_chunk, fla_delta_step
+        chunk = fla_delta_chunk
+    if use_fla or (use_triton and linear != "torch"):
+        from flashrt_ros.models.hybrid_delta_cuda import triton_delta_step
+
+        step = triton_delta_step
     name = "+".join(["triton"] * use_triton + ["fla"] * use_fla) or "torch"
     return HybridKernels(name, chosen, chunk, step) if name != "torch" else TORCH_KERNELS
 

@@ -14,33 +14,6 @@ import triton.language as tl
 
 
 @triton.jit
-def row_times_matrix_kernel(
-    row,
-    weight,
-    output,
-    num_outputs,
-    WIDTH: tl.constexpr,
-    BLOCK_OUTPUTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """``[1, WIDTH]`` times ``[num_outputs, WIDTH]`` transposed."""
-    at = tl.program_id(0) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
-    total = tl.zeros([BLOCK_OUTPUTS, BLOCK], tl.float32)
-    for start in range(0, WIDTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        is_column = column < WIDTH
-        factor = tl.load(row + column, mask=is_column, other=0.0).to(tl.float32)
-        part = tl.load(
-            weight + at[:, None].to(tl.int64) * WIDTH + column[None, :],
-            mask=(at < num_outputs)[:, None] & is_column[None, :],
-            other=0.0,
-        )
-        total += factor[None, :] * part.to(tl.float32)
-    result = tl.sum(total, 1).to(output.dtype.element_ty)
-    tl.store(output + at, result, mask=at < num_outputs)
-
-
-@triton.jit
 def add_norm_kernel(
     rows,
     change,
@@ -81,28 +54,63 @@ def silu_product_kernel(projected, output, WIDTH: tl.constexpr, BLOCK: tl.conste
 
 
 @triton.jit
+def convolve_token_kernel(
+    projected,
+    taps,
+    past,
+    output,
+    COLUMNS: tl.constexpr,
+    TAPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A block of columns of the only token; their past moves on."""
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    is_column = column < COLUMNS
+    newest = tl.load(projected + column, mask=is_column, other=0.0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for at in tl.static_range(TAPS - 1):
+        # A row is read before the one before it takes its place.
+        old = tl.load(past + at * COLUMNS + column, mask=is_column, other=0.0)
+        tap = tl.load(taps + at * COLUMNS + column, mask=is_column, other=0.0)
+        total += old.to(tl.float32) * tap.to(tl.float32)
+        tl.debug_barrier()  # for threads that share columns
+        if at > 0:
+            tl.store(past + (at - 1) * COLUMNS + column, old, mask=is_column)
+    tap = tl.load(taps + (TAPS - 1) * COLUMNS + column, mask=is_column, other=0.0)
+    total += newest.to(tl.float32) * tap.to(tl.float32)
+    tl.store(past + (TAPS - 2) * COLUMNS + column, newest, mask=is_column)
+    result = total * tl.sigmoid(total)
+    tl.store(output + column, result.to(output.dtype.element_ty), mask=is_column)
+
+
+@triton.jit(do_not_specialize=["length"])
 def convolve_kernel(
     projected,
     taps,
     past,
     output,
+    length,
     row_stride,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
     COLUMNS: tl.constexpr,
     TAPS: tl.constexpr,
     BLOCK: tl.constexpr,
-    IS_TOKEN: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
 ):
-    """A block of columns of one token; where it is the only one, its past moves on too."""
-    token = tl.program_id(0)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    """A block of columns of a few tokens; the output is three parts, one after the other.
+
+    The first takes the columns up to ``FIRST``, the second those up to ``SECOND``.
+    """
+    token = (tl.program_id(0) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS))[:, None]
+    column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
     is_column = column < COLUMNS
-    total = tl.zeros([BLOCK], tl.float32)
-    row = token + tl.zeros([BLOCK], tl.int32)  # a vector, as masks are
+    total = tl.zeros([BLOCK_TOKENS, BLOCK], tl.float32)
     for at in tl.static_range(TAPS):
-        source = row + at - (TAPS - 1)
+        source = token + at - (TAPS - 1)
         new = tl.load(
             projected + source.to(tl.int64) * row_stride + column,
-            mask=is_column & (source >= 0),
+            mask=is_column & (source >= 0) & (source < length),
             other=0.0,
         )
         old = tl.load(
@@ -113,14 +121,11 @@ def convolve_kernel(
         tap = tl.load(taps + at * COLUMNS + column, mask=is_column, other=0.0).to(tl.float32)
         total += (new.to(tl.float32) + old.to(tl.float32)) * tap
     result = total * tl.sigmoid(total)
-    place = token.to(tl.int64) * COLUMNS + column
-    tl.store(output + place, result.to(output.dtype.element_ty), mask=is_column)
-    if IS_TOKEN:
-        for at in tl.static_range(TAPS - 2):
-            later = tl.load(past + (at + 1) * COLUMNS + column, mask=is_column)
-            tl.store(past + at * COLUMNS + column, later, mask=is_column)
-        newest = tl.load(projected + column, mask=is_column)
-        tl.store(past + (TAPS - 2) * COLUMNS + column, newest, mask=is_column)
+    start = tl.where(column < FIRST, 0, tl.where(column < SECOND, FIRST, SECOND))
+    end = tl.where(column < FIRST, FIRST, tl.where(column < SECOND, SECOND, COLUMNS))
+    place = length * start + token * (end - start) + column - start
+    mask = is_column & (token < length)
+    tl.store(output + place, result.to(output.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -149,6 +154,7 @@ def keep_past_kernel(
             past + (valid + at) * COLUMNS + column, mask=is_column & (source < 0), other=0.0
         )
         kept = tl.where(source >= 0, new, old)
+        tl.debug_barrier()  # for threads that share columns
         tl.store(past + at * COLUMNS + column, kept, mask=is_column)
 
 
@@ -199,19 +205,22 @@ def gated_norm_kernel(
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
 ):
-    """One head of one token."""
-    row = tl.program_id(0)
+    """A few heads of one token."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     column = tl.arange(0, BLOCK)
     is_column = column < SIZE
-    place = row.to(tl.int64) * SIZE + column
-    value = tl.load(values + place, mask=is_column, other=0.0).to(tl.float32)
-    value *= tl.rsqrt(tl.sum(value * value, 0) / SIZE + eps)
-    value *= tl.load(scale + column, mask=is_column, other=0.0).to(tl.float32)
-    source = (row // HEADS).to(tl.int64) * gate_stride + (row % HEADS) * SIZE + column
-    z = tl.load(gate + source, mask=is_column, other=0.0).to(tl.float32)
+    mask = (head < HEADS)[:, None] & is_column[None, :]
+    inside = head[:, None] * SIZE + column[None, :]
+    value = tl.load(values + token * HEADS * SIZE + inside, mask=mask, other=0.0).to(tl.float32)
+    value *= tl.rsqrt(tl.sum(value * value, 1) / SIZE + eps)[:, None]
+    value *= tl.load(scale + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
+    z = tl.load(gate + token * gate_stride + inside, mask=mask, other=0.0).to(tl.float32)
     value *= z * tl.sigmoid(z)
-    tl.store(result + place, value.to(result.dtype.element_ty), mask=is_column)
+    place = result + token * HEADS * SIZE + inside
+    tl.store(place, value.to(result.dtype.element_ty), mask=mask)
 
 
 @triton.jit

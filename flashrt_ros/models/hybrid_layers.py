@@ -71,8 +71,8 @@ def linear_attention(
     ops, length, heads = kernels.ops, rows.shape[0], config.num_value_heads
     projected = ops.project(rows, weights.projection)
     _, gate, strength, step = split(projected, config.conv_dim, config.value_dim, heads, heads)
-    convolved = ops.convolve(projected, weights.conv, past, num_valid)
-    queries, keys, values = split(convolved, config.key_dim, config.key_dim, config.value_dim)
+    sizes = (config.key_dim, config.key_dim, config.value_dim)
+    queries, keys, values = ops.convolve(projected, weights.conv, past, num_valid, sizes)
     decay, write = ops.gates(strength, step, weights, num_valid)
     inputs = DeltaInputs(
         queries=queries.reshape(length, -1, config.key_head_dim),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from flashrt_ros.models.hybrid_config import BORDER_TOKENS
 
-_NORM_EPS = 1e-6
+NORM_EPS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _prepared(inputs: DeltaInputs) -> tuple[Tensor, Tensor, Tensor]:
 
 def _unit(rows: Tensor) -> Tensor:
     rows = rows.float()
-    return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) + _NORM_EPS)
+    return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) + NORM_EPS)
 
 
 def _by_value_head(rows: Tensor, num_heads: int) -> Tensor:

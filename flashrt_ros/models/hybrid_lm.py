@@ -59,7 +59,6 @@ DECODE: ShapeKey = ("decode",)
 CHOOSE: ShapeKey = ("choose",)
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_SMALLEST_TEMPERATURE = 1e-6
 
 
 class HybridLm:
@@ -115,6 +114,7 @@ class HybridLm:
         self._num_candidates = min(num_candidates, config.vocab_size)
         self._kernels = kernels
         self._digest = ""
+        kernels.ops.prepare(weights.matrices(), chunk_length)
 
     @classmethod
     def load(
@@ -332,16 +332,11 @@ class HybridLm:
     def _choose(self, buffers: Buffers, slots: Slots) -> None:
         """Write the next token: the likeliest, or one drawn by the noise.
 
-        Adding Gumbel noise to scores and taking the largest draws from their softmax. The
-        Gumbel noise comes from normal noise by its distribution: ``-log(-log(Phi(z)))``.
+        Normal noise becomes uniform noise by its distribution, ``Phi(z)``.
         """
-        scores = buffers[LOGITS] + buffers[BIAS]
         noise = slots[NOISE_FIELD].index_select(0, buffers[NOISE_SLOT])[0]
-        gumbel = -(-torch.special.log_ndtr(noise)).log()
-        temperature = buffers[TEMPERATURE]
-        best, candidates = scores.topk(self._num_candidates)
-        noisy = best / temperature.clamp(min=_SMALLEST_TEMPERATURE) + gumbel
-        drawn = candidates.index_select(0, noisy.argmax(keepdim=True))
-        token = torch.where(temperature > 0, drawn, scores.argmax(keepdim=True))
-        buffers[LOG_PROBABILITY].copy_(scores.log_softmax(-1).index_select(0, token))
+        token, log_probability = self._kernels.ops.choose(
+            buffers[LOGITS], buffers[BIAS], torch.special.log_ndtr(noise), buffers[TEMPERATURE]
+        )
+        buffers[LOG_PROBABILITY].copy_(log_probability)
         buffers[NEXT_TOKEN].copy_(token)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -10,9 +12,19 @@ from flashrt_ros.models.hybrid_attention import torch_attention
 from flashrt_ros.models.hybrid_config import BORDER_TOKENS, HybridConfig
 from flashrt_ros.models.hybrid_weights import FullWeights, LinearWeights
 
+SMALLEST_TEMPERATURE = 1e-6
+
 
 class TorchOps:
     """Runs on every device; on a CPU the bytes of a row depend on no other row's place."""
+
+    def prepare(self, matrices: Iterable[Tensor], length: int) -> None:
+        """Look at the matrices that rows will be multiplied by, before any program runs.
+
+        Args:
+            matrices: Every one that :meth:`project` is given.
+            length: Most rows.
+        """
 
     def project(self, rows: Tensor, weight: Tensor) -> Tensor:
         """Multiply rows by a matrix, ``[T, N]`` by ``[M, N]``.
@@ -47,8 +59,13 @@ class TorchOps:
         return F.silu(gate) * value
 
     def convolve(
-        self, projected: Tensor, taps: Tensor, past: Tensor, num_valid: Tensor | None
-    ) -> Tensor:
+        self,
+        projected: Tensor,
+        taps: Tensor,
+        past: Tensor,
+        num_valid: Tensor | None,
+        sizes: tuple[int, ...],
+    ) -> tuple[Tensor, ...]:
         """Convolve each column with its own taps, causally, and apply SiLU.
 
         Args:
@@ -56,9 +73,10 @@ class TorchOps:
             taps: ``[width, N]``, oldest first.
             past: ``[width - 1, N]``: the inputs before these, replaced by the last of them.
             num_valid: ``int64[1]``: inputs that count; None for all.
+            sizes: Columns of each part of the result, ``N`` together.
 
         Returns:
-            ``[T, N]``.
+            The parts, ``[T, size]`` each.
         """
         length = projected.shape[0]
         seen = torch.cat([past, projected[:, : taps.shape[1]]])
@@ -68,7 +86,7 @@ class TorchOps:
         total = wide[:length] * taps[0]
         for at in range(1, taps.shape[0]):
             total = total + wide[at : at + length] * taps[at]
-        return F.silu(total).to(seen.dtype)
+        return split(F.silu(total).to(seen.dtype), *sizes)
 
     def gates(
         self, strength: Tensor, step: Tensor, weights: LinearWeights, num_valid: Tensor | None
@@ -154,6 +172,36 @@ class TorchOps:
         """
         mixed = torch_attention(queries, cache, position) * gate.sigmoid()
         return mixed.reshape(queries.shape[0], -1)
+
+    def choose(
+        self,
+        logits: Tensor,
+        bias: Tensor,
+        log_noise: Tensor,
+        temperature: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Choose a token: the likeliest, or one drawn by the noise.
+
+        Adding Gumbel noise to scores and taking the largest draws from their softmax.
+
+        Args:
+            logits: ``float32[V]``.
+            bias: ``float32[V]``, added to them.
+            log_noise: ``float32[N]``: logarithms of uniform noise, for the ``N`` likeliest
+                in their order; the Gumbel noise is ``-log(-log_noise)``.
+            temperature: ``float32[1]``; 0 takes the likeliest.
+
+        Returns:
+            The token, ``int64[1]``, and the logarithm of its probability at temperature 1,
+            ``float32[1]``.
+        """
+        scores = logits + bias
+        gumbel = -(-log_noise).log()
+        best, candidates = scores.topk(log_noise.shape[0])
+        noisy = best / temperature.clamp(min=SMALLEST_TEMPERATURE) + gumbel
+        drawn = candidates.index_select(0, noisy.argmax(keepdim=True))
+        token = torch.where(temperature > 0, drawn, scores.argmax(keepdim=True))
+        return token, scores.log_softmax(-1).index_select(0, token)
 
 
 def tiles(rows: Tensor) -> tuple[Tensor, ...]:

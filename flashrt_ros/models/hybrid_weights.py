@@ -114,6 +114,17 @@ class HybridWeights:
     final_norm: Tensor
     head: Tensor
 
+    def matrices(self) -> Iterator[Tensor]:
+        """Yield every matrix that rows are multiplied by, ``[M, N]`` each."""
+        yield self.head
+        for layer in self.layers:
+            yield from (layer.mixer.projection, layer.mixer.output)
+            if isinstance(layer.mlp, MlpWeights):
+                yield from (layer.mlp.up, layer.mlp.down)
+            else:
+                yield from (layer.mlp.router, layer.mlp.shared_gate)
+                yield from (layer.mlp.shared_up, layer.mlp.shared_down)
+
     def digest(self) -> str:
         """Return a SHA-256 over every tensor's place, dtype, shape and bytes, as hex."""
         digest = hashlib.sha256()

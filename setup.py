@@ -29,7 +29,7 @@ SERVICES = sorted(map(str, Path("srv").glob("*.srv")))
 INTERFACES = MESSAGES + SERVICES
 INTERFACE_DEPENDENCIES = ["std_msgs", "builtin_interfaces", "service_msgs"]
 SHARED_FOLDERS = ["config", "launch"]
-EXECUTABLES = {  # name below lib/flashrt_ros -> module whose main() it calls
+EXECUTABLES = {  # name below lib/flashrt_ros -> module that it runs
     "policy_node": "flashrt_ros.nodes.policy_node",
     "planner_node": "flashrt_ros.nodes.planner_node",
     "sim_node": "flashrt_ros.sim.node",

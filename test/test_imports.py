@@ -89,6 +89,7 @@ TORCH_FREE = [
     "flashrt_ros.engine.channels",
     "flashrt_ros.engine.client",
     "flashrt_ros.engine.config",
+    "flashrt_ros.engine.leaving",
     "flashrt_ros.engine.protocol",
     "flashrt_ros.engine.shared",
     "flashrt_ros.engine.slots",

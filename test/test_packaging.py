@@ -139,11 +139,13 @@ def test_both_builds_install_the_same_executables() -> None:
 def test_executables_name_a_main(module: str) -> None:
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    guards = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
+    assert "__name__ == '__main__'" in guards
 
 
 def test_executable_hands_on_arguments_and_exit_code(tmp_path: Path) -> None:
     (tmp_path / "probe_target.py").write_text(
-        "import sys\ndef main():\n    print(sys.argv[1:], sys.executable)\n    return 7\n"
+        "import sys\nprint(sys.argv[1:], sys.executable)\nsys.exit(7)\n"
     )
     template = (ROOT / "resource" / "executable.in").read_text(encoding="utf-8")
     script = tmp_path / "lib" / "flashrt_ros" / "probe"

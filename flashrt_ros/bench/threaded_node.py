@@ -11,9 +11,10 @@ import threading
 from flashrt_ros.engine.__main__ import load_model, read_config
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.engine import Engine
+from flashrt_ros.engine.leaving import leave
 from flashrt_ros.engine.server import EngineServer
 from flashrt_ros.nodes import policy_node
-from flashrt_ros.nodes.process import leave, run_node
+from flashrt_ros.nodes.process import run_node
 
 _JOIN_S = 2.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +19,7 @@ from flashrt_ros.engine.hosting import (
     read_settings,
     run_process,
 )
-from flashrt_ros.errors import ConfigError
+from flashrt_ros.engine.leaving import leave
 
 if TYPE_CHECKING:
     from flashrt_ros.models.base import PolicyModel
@@ -41,9 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work(stopper: Stopper) -> None:
         files = options.config or [""]
-        if options.name and len(files) > 1:
-            raise ConfigError("one name does for one engine", fix="name engines in their files")
-        configs = [read_config(file, name=options.name, device=options.device) for file in files]
+        names = [options.name, *([""] * len(files))]
+        configs = [
+            read_config(file, name=name, device=options.device)
+            for file, name in zip(files, names, strict=False)
+        ]
         plans = [member_plan(config, options.model_factory) for config in configs]
         serve_members(plans, stopper, ready_fd=options.ready_fd)
 
@@ -128,4 +129,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

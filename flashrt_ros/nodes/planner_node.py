@@ -14,6 +14,7 @@ from std_msgs.msg import String
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient, Writer
+from flashrt_ros.engine.leaving import leave
 from flashrt_ros.engine.payload import check_payload
 from flashrt_ros.errors import FlashrtError, NotActiveError, PayloadShapeError
 from flashrt_ros.msg import Subgoal
@@ -28,7 +29,7 @@ from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.outputs import OutputReader
 from flashrt_ros.nodes.parameters import Settings
 from flashrt_ros.nodes.poses import pose_goal
-from flashrt_ros.nodes.process import leave, run_node
+from flashrt_ros.nodes.process import run_node
 from flashrt_ros.nodes.reports import GOAL_QOS
 from flashrt_ros.nodes.schema import apply_schema, parse_schema
 from flashrt_ros.nodes.session import SessionNode

@@ -15,6 +15,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.leaving import leave
 from flashrt_ros.errors import FlashrtError, NotActiveError
 from flashrt_ros.msg import ActionChunk, CapsuleInfo, Subgoal
 from flashrt_ros.nodes import messages
@@ -34,7 +35,7 @@ from flashrt_ros.nodes.observation_input import ObservationInput
 from flashrt_ros.nodes.observations import map_observation
 from flashrt_ros.nodes.outputs import MOVES, OutputReader
 from flashrt_ros.nodes.parameters import Settings
-from flashrt_ros.nodes.process import leave, run_node
+from flashrt_ros.nodes.process import run_node
 from flashrt_ros.nodes.reports import COMMAND_QOS, EVENT_QOS, FACT_QOS, GOAL_QOS
 from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.session import SessionNode

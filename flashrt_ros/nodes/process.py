@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 import signal
 import sys
 import threading
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import rclpy
 from rclpy.node import Node
@@ -133,17 +132,6 @@ def run_node(make: Callable[[], SessionNode], args: Sequence[str]) -> int:
         shut_down(spinners, node.close, (node, node.inputs), cut=node.cut)
         faulthandler.cancel_dump_traceback_later()
     return AUTOSTART_FAILED if has_failed.is_set() else 0
-
-
-def leave(code: int) -> NoReturn:
-    """End the process at once, its nodes gone and its contexts shut down.
-
-    The middleware's own destructors, which run after Python's end, may wait without an
-    end for threads of theirs.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def shut_down(

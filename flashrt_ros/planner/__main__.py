@@ -6,7 +6,6 @@ With ``--engine-config`` it shares the process with engines of policies.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +23,7 @@ from flashrt_ros.engine.hosting import (
     read_settings,
     run_process,
 )
+from flashrt_ros.engine.leaving import leave
 from flashrt_ros.errors import ConfigError, UnknownModelError
 from flashrt_ros.planner.config import PlannerConfig, PrefixText
 
@@ -181,4 +181,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -17,6 +17,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import SetBool
 
+from flashrt_ros.engine.leaving import leave
 from flashrt_ros.errors import (
     BusyError,
     ConfigError,
@@ -34,7 +35,6 @@ from flashrt_ros.nodes.messages import header
 from flashrt_ros.nodes.parameters import construct, declare, read
 from flashrt_ros.nodes.process import (
     BAD_CONFIGURATION,
-    leave,
     shut_down,
     start_node,
     stop_signals,

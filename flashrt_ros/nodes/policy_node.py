@@ -377,6 +377,15 @@ class PolicyNode(SessionNode):
             )
         return self.connect("step")
 
+    def doubt(self, status: protocol.Status) -> str:
+        """Return what keeps an active policy from ticking that nobody asked this node for."""
+        if status.state != "inactive":
+            return ""
+        return (
+            f"environment {self.settings.integer('env_index')} was deactivated by another client "
+            "of the engine: deactivate this node and activate it again"
+        )
+
     def facts(self) -> dict[str, object]:
         """Return what diagnostics add for this node."""
         outputs, observations, acting = self._outputs, self._observations, self._acting

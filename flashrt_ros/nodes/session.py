@@ -74,6 +74,10 @@ class SessionNode(ManagedNode):
         """Return what diagnostics add for this node."""
         raise NotImplementedError
 
+    def doubt(self, status: protocol.Status) -> str:
+        """Return what is odd about an active node's engine, in words; "" for nothing."""
+        return ""
+
     # lifecycle -------------------------------------------------------------------------------
 
     def configure(self, settings: Settings) -> None:
@@ -196,12 +200,15 @@ class SessionNode(ManagedNode):
 
     def _report(self) -> None:
         message = self._message()
+        was_active = self.state_label == "active"
         if self.model is not None and not self.is_faulty:
             try:
                 with self.verbs.use() as client:
                     status = client.status(env_index=message.env_index)
                     message.engine_epoch = client.engine_epoch
                     messages.engine_status(message, status, client.model)
+                if was_active and self.state_label == "active":
+                    message.detail = message.detail or self.doubt(status)
             except EngineGoneError:
                 message = self._message()  # the fault is known by now, and is told here
             except FlashrtError as error:

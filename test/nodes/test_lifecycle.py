@@ -22,6 +22,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 
+from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.msg import ActionChunk, EngineStatus, ExecutionEvent, Subgoal
 from flashrt_ros.srv import Interrupt, ResetEpisode
 
@@ -266,6 +267,26 @@ def test_an_engine_that_stops_answering_counts_as_lost(bench: Bench, peer: Peer)
     engine.process.send_signal(signal.SIGSTOP)
     peer.until(lambda: peer.state("policy_node") == "unconfigured")
     peer.until(lambda: list(commands[-1].data) == MEASURED, "the measured position")
+
+
+def test_an_environment_that_something_else_deactivates_is_told_of(
+    bench: Bench, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.engine()
+    bench.policy()
+    statuses = peer.listen(EngineStatus, "policy_node/status")
+    diagnostics = peer.listen(DiagnosticArray, "/diagnostics")
+    peer.bring_up("policy_node")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", bench.environment["XDG_RUNTIME_DIR"])
+    with EngineClient("engine", client="second") as other:
+        other.deactivate()
+    peer.until(lambda: "by another client" in statuses[-1].detail, "a warning")
+    peer.until(lambda: _level(diagnostics, "policy_node") == DiagnosticStatus.WARN)
+    assert peer.change("policy_node", "deactivate")
+    assert peer.change("policy_node", "activate")
+    statuses.clear()
+    peer.until(lambda: len(statuses) > 2)
+    assert (statuses[-1].state, statuses[-1].detail) == ("active", "")
 
 
 @pytest.mark.parametrize(("action", "expected"), [("hold", MEASURED), ("zeros", [0.0, 0.0])])

@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser, *, builds: str, takes: str) -> 
         builds: What a factory of the user's own builds.
         takes: What it is called with.
     """
-    parser.add_argument("--name", default="", help="engine name, instead of the file's")
+    parser.add_argument("--name", default="", help="engine name, instead of the first file's")
     parser.add_argument("--device", default="", help="cpu, cuda or cuda:N, instead of the file's")
     parser.add_argument(
         "--model-factory",

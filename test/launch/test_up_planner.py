@@ -11,6 +11,7 @@ import pytest
 
 from flashrt_ros.cli.processes import ProcessSpec
 from flashrt_ros.cli.up import process_specs
+from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.hosting import read_settings
 from flashrt_ros.errors import ConfigError, UnknownParameterError
 from flashrt_ros.nodes.configuration import load
@@ -51,6 +52,28 @@ def test_a_section_starts_the_engine_before_the_nodes(tmp_path: Path) -> None:
     assert config.prefixes == ("persona = You move a pusher.", "map = The table is wide.")
     assert config.scorers == ()
     assert config.temperature == 1.0
+
+
+def test_with_a_host_one_process_runs_both(tmp_path: Path) -> None:
+    section = SECTION + "    host: engine\n"
+    file = tmp_path / "flashrt.yaml"
+    file.write_text(section + NODE)
+    specs = process_specs(
+        load(file), tmp_path, namespace="robot1", device="cuda:1", with_sim=False, autostart=True
+    )
+    assert [spec.name for spec in specs] == ["engine", "policy_node", "planner_node"]
+    command = specs[0].argv
+    assert "flashrt_ros.planner" in command
+    planner = read_settings(command[-1], PlannerConfig)
+    engine = read_settings(command[command.index("--engine-config") + 1], EngineConfig)
+    assert (engine.name, engine.device) == ("robot1/engine", "cuda:1")
+    assert (planner.name, planner.device) == ("robot1/thinker", "cuda:1")
+    assert planner.host == engine.name
+
+
+def test_another_host_than_the_engine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected engine, found other"):
+        specs_of(SECTION + "    host: other\n" + NODE, tmp_path)
 
 
 def test_without_a_section_there_is_none(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_a_member_that_can_not_start_is_named(
 
 def test_a_planner_without_its_host_is_refused(start: Callable[..., Any]) -> None:
     name = f"tests/cohosted/{os.getpid()}/alone"
-    with pytest.raises(RuntimeError, match="is to join the process of engine .*elsewhere"):
+    with pytest.raises(RuntimeError, match=r"is to join the process of engine .*elsewhere"):
         start(
             PlannerProcess,
             name,

@@ -280,3 +280,20 @@ def test_status_says_what_the_turn_does(rig: Rig) -> None:
     assert state() == "idle"
     info = rig.engine.info
     assert (info.channels[0].fields[0].low, info.channels[0].fields[0].high) == (0.0, 0.512)
+
+
+def test_an_exact_capsule_goes_on_as_the_text_does(rig: Rig) -> None:
+    rig.instruct("go left")
+    assert rig.engine.environment(0).position.num_positions % 64
+    with pytest.raises(BoundaryError):
+        rig.snapshot("there")
+    made = rig.snapshot("there", is_exact=True)
+    assert made.tail_length == 0
+    assert made.capsule.position == rig.engine.environment(0).position.num_positions
+    alone = rig.instruct("and on", mode="append")
+    rig.restore("home")
+    rig.restore("there")
+    again = rig.instruct("and on", mode="append")
+    assert (again.tokens, again.log_probability) == (alone.tokens, alone.log_probability)
+    rig.restore("home")
+    rig.ask_drop("there")

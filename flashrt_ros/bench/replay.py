@@ -14,7 +14,6 @@ import torch
 
 from flashrt_ros.bench.checks import require_different, require_equal
 from flashrt_ros.bench.context import Context
-from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_least
 from flashrt_ros.bench.sampling import Case, Samples, median, p99
 from flashrt_ros.bench.stand import Stand
@@ -31,10 +30,14 @@ BIG = 135_000_000
 COMPILE_S = {"cpu": 60.0, "cuda": 20.0}
 """Where less is left, nothing is compiled: that alone takes about so long."""
 
-_CLOSE = 2e-2
-"""Largest difference that a compiled plan may show: it is another program."""
+_CLOSE = {"float32": 2e-2, "bfloat16": 0.2}
+"""Largest difference of an action, 2 at most, that a compiled plan may show: it is another
+program, which rounds elsewhere."""
 
 _MAX_COMPILED = 256
+
+_REFUSALS = (RuntimeError, OSError, ImportError, subprocess.SubprocessError)
+"""Of a compiler, whether it is Python's, C++'s or the device's."""
 
 _LEAST_S = 5.0
 """That a size takes without a compiler."""
@@ -148,7 +151,10 @@ def _compiled(
     in_order: Callable[[Call], Call],
     seconds: float,
 ) -> tuple[Call | None, str]:
-    """Compile the plan's programs and look at its chunk; or say why that is not done."""
+    """Compile the plan's programs and look at its chunk; or say why that is not done.
+
+    A program that can't be compiled runs as it is, and that is said.
+    """
     why = _why_no_compiler(context, seconds)
     if why:
         return None, why
@@ -160,26 +166,34 @@ def _compiled(
     stand.put(before)
     views, slots, keys = stand.views, stand.slots, stand.model.plan().nodes
     torch._dynamo.reset()
-    programs = {
-        key: torch.compile(_with_own_code(program), dynamic=False)
-        for key, program in stand.model.programs().items()
-        if key in keys
-    }
+    plain = stand.model.programs()
+    programs = {key: torch.compile(_with_own_code(plain[key]), dynamic=False) for key in keys}
+    refusals: list[str] = []
+
+    def compile_all() -> None:
+        for key in keys:
+            try:
+                programs[key](views, slots)
+            except _REFUSALS as error:
+                refusals.append(type(error).__name__)
+                programs[key] = plain[key]
+                plain[key](views, slots)
 
     def run_compiled() -> None:
         for key in keys:
             programs[key](views, slots)
 
     call = in_order(run_compiled)
-    try:
-        with torch._dynamo.config.patch(recompile_limit=_MAX_COMPILED):
-            call()
-    except (RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
-        return None, f"torch.compile failed with {type(error).__name__}"
+    with torch._dynamo.config.patch(recompile_limit=_MAX_COMPILED):
+        in_order(compile_all)()
+    if len(refusals) == len(keys):
+        return None, f"torch.compile failed with {refusals[0]}"
     context.device.settle()
     distance = float((stand.views[CHUNK] - expected).abs().max())
-    if not distance <= _CLOSE:
-        raise WrongResultError(f"a compiled plan gave a chunk that is off by {distance:g}")
+    if not distance <= _CLOSE[getattr(stand.model, "dtype", "float32")]:
+        return None, f"torch.compile gave a chunk that is off by {distance:.2g}"
+    if refusals:
+        return call, f"but {len(refusals)} of {len(keys)} programs: {refusals[0]}"
     return call, ""
 
 
@@ -225,7 +239,7 @@ def _rows(
         ),
     ]
     if "compiled" in samples:
-        rows.append(row("compiled", "torch.compile"))
+        rows.append(row("compiled", "torch.compile", note=why))
     else:
         rows.append(absent(f"torch.compile, {size}", "us", why))
     return rows

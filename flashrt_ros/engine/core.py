@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from flashrt_ros.capsule.capsule import Origin
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.engine.ages import Ages
@@ -17,7 +18,7 @@ from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.latches import Latches
 from flashrt_ros.engine.outlet import Outlet
-from flashrt_ros.engine.protocol import Event, EventKind, OutputKind, Provenance
+from flashrt_ros.engine.protocol import Event, EventKind, GoalSource, OutputKind, Provenance
 from flashrt_ros.engine.seams import Seams
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.storage import Storage
@@ -128,6 +129,7 @@ class Core:
         """Say what the timeline's queued chunk was made from, and number the output."""
         self.sequence += 1
         origin = timeline.position.origin
+        others = origin.other_goals
         return Provenance(
             engine_epoch=self.epoch,
             env_index=timeline.env_index,
@@ -142,7 +144,13 @@ class Core:
             observation_sequence=origin.observation_sequence,
             observation_stamp_ns=origin.observation_stamp_ns,
             capsule_id=timeline.brought_back,
-            goal_expires_ns=origin.goal_expires_ns,
+            goal_expires_ns=_first_end(origin) if others else origin.goal_expires_ns,
+            other_goals=tuple(
+                GoalSource(g.channel, g.sequence, g.source_sequence, g.stamp_ns, g.expires_ns)
+                for g in others
+            )
+            if others
+            else (),
         )
 
     def output(
@@ -213,6 +221,12 @@ class Core:
             self.backend.write(address + first, head, beside=beside)
             self.backend.write(address + second, tail, beside=beside)
         timeline.position = replace(timeline.position, noise_seed=seed, noise_counter=counter)
+
+
+def _first_end(origin: Origin) -> int:
+    """Return when the first of several goals must not be acted on any more, 0 for never."""
+    ends = (origin.goal_expires_ns, *(goal.expires_ns for goal in origin.other_goals))
+    return min(filter(None, ends), default=0)
 
 
 def check_seed(value: int, what: str = "seed") -> None:

@@ -79,7 +79,13 @@ from flashrt_ros.engine.protocol.planners import (
     TurnBegun,
     TurnDone,
 )
-from flashrt_ros.engine.protocol.records import ChannelInfo, FieldInfo, ModelInfo, Provenance
+from flashrt_ros.engine.protocol.records import (
+    ChannelInfo,
+    FieldInfo,
+    GoalSource,
+    ModelInfo,
+    Provenance,
+)
 from flashrt_ros.engine.protocol.slots import (
     Commit,
     Committed,
@@ -189,6 +195,7 @@ __all__ = [
     "Forked",
     "GetFingerprint",
     "GetStatus",
+    "GoalSource",
     "Hello",
     "Inspect",
     "Inspection",

@@ -45,6 +45,16 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True):
     capsule_bytes: int
 
 
+class GoalSource(msgspec.Struct, array_like=True, frozen=True):
+    """A goal that an output was made under, on a further goal channel of the model."""
+
+    channel: str
+    sequence: int
+    source_sequence: int
+    stamp_ns: int
+    expires_ns: int
+
+
 class Provenance(msgspec.Struct, array_like=True, frozen=True):
     """What an action or chunk was made from.
 
@@ -54,6 +64,10 @@ class Provenance(msgspec.Struct, array_like=True, frozen=True):
     own. ``latched_tick`` is the tick at which the plan latched. ``capsule_id`` names the
     capsule that a verb last put under the timeline, "" for none. From ``goal_expires_ns`` on,
     writer's clock, the goal must not be acted on; 0 where its writer named no lifetime.
+
+    Of a model with several goal channels, the fields named after the goal say that of the
+    first one, ``other_goals`` those of the others in the model's order, and
+    ``goal_expires_ns`` is the first end of a lifetime among all of them.
     """
 
     engine_epoch: int
@@ -70,3 +84,4 @@ class Provenance(msgspec.Struct, array_like=True, frozen=True):
     observation_stamp_ns: int
     capsule_id: str = ""
     goal_expires_ns: int = 0
+    other_goals: tuple[GoalSource, ...] = ()

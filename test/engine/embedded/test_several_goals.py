@@ -205,11 +205,14 @@ def test_a_staged_channel_beside_one_that_is_not_gives_the_same_bytes(
     assert len(set(chunks)) == 1
 
 
-def test_capsules_tell_of_each(rig: TwoGoals) -> None:
+def test_provenance_and_capsules_tell_of_each(rig: TwoGoals) -> None:
     rig.ready()
     rig.pose(0.1, 0.2)
     sequence = rig.width(0.5, source_sequence=77, lifetime_ns=1000)
-    rig.chunk()
+    made = rig.chunk().provenance
+    assert (made.goal_sequence, made.goal_stamp_ns) == (2, 4)
+    assert made.other_goals == (protocol.GoalSource("gripper", sequence, 77, 5, 1005),)
+    assert made.goal_expires_ns == 1005  # the first that ends
     origin = rig.engine.environment(0).position.origin
     assert (origin.goal_sequence, origin.goal_stamp_ns) == (2, 4)
     (gripper,) = origin.other_goals

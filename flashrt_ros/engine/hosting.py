@@ -148,26 +148,9 @@ def read_settings(file: str, kind: type[_Config], **told: str) -> _Config:
             )
     try:
         given = {key: value for key, value in told.items() if value}
-        return msgspec.convert({**_with_numbers(values, kind), **given}, kind)
+        return msgspec.convert({**values, **given}, kind)
     except msgspec.ValidationError as error:
         raise ParameterTypeError("the engine's configuration can't be used", found=error) from error
-
-
-def _with_numbers(values: Mapping[str, object], kind: type[msgspec.Struct]) -> dict[str, object]:
-    """Read numbers out of lists of words: the file for ROS has lists of words alone."""
-    changed = dict(values)
-    for field in msgspec.structs.fields(kind):
-        words = changed.get(field.name)
-        if field.type == tuple[float, ...] and isinstance(words, list):
-            changed[field.name] = [_number(word) for word in words if word != ""]
-    return changed
-
-
-def _number(word: object) -> object:
-    try:
-        return float(word) if isinstance(word, str) else word
-    except ValueError:
-        return word  # refused with the other types
 
 
 class Stopper:

@@ -43,7 +43,13 @@ SIM: tuple[ParameterSpec, ...] = (
 
 
 def _engine(config: type[EngineConfig | PlannerConfig]) -> tuple[ParameterSpec, ...]:
-    kinds: dict[object, Kind] = {bool: "bool", int: "int", float: "float", str: "str"}
+    kinds: dict[object, Kind] = {
+        bool: "bool",
+        int: "int",
+        float: "float",
+        str: "str",
+        tuple[float, ...]: "float[]",
+    }
     specs = []
     for field in msgspec.structs.fields(config):
         default = list(field.default) if isinstance(field.default, tuple) else field.default

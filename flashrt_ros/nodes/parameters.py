@@ -6,6 +6,7 @@ file before it starts a process. Only :func:`declare` imports rclpy.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from rclpy.node import Node
     from rclpy.parameter import Parameter
 
-Value = bool | int | float | str | list[str]
+Value = bool | int | float | str | list[str] | list[float]
 """What a parameter may hold."""
 
-Kind = Literal["bool", "int", "float", "str", "str[]"]
+Kind = Literal["bool", "int", "float", "str", "str[]", "float[]"]
 
 ROS_PARAMETERS = frozenset({"use_sim_time", "start_type_description_service"})
 """Parameters that rclpy declares for every node."""
@@ -44,12 +45,13 @@ class ParameterSpec:
 
     Attributes:
         name: Unique within the node; names carry their unit (``_s``, ``_hz``).
-        kind: Type of the value. An int is taken where a float is meant.
+        kind: Type of the value. An int is taken where a float is meant, and in a list of
+            floats a word that spells one.
         default: Value where nothing else is said; equal to the one in the YAML.
         description: What the parameter does, for ``ros2 param describe`` and the docs.
         unit: SI unit, or "" for none.
-        low: Smallest value allowed, or None.
-        high: Largest value allowed, or None.
+        low: Smallest value allowed, or None; of every number of a list.
+        high: Largest value allowed, or None; of every number of a list.
         choices: Strings allowed; empty allows any.
     """
 
@@ -87,14 +89,16 @@ class ParameterSpec:
             ParameterRangeError: The value lies outside the range or the choices.
         """
         typed = self._typed(value)
-        if isinstance(typed, int | float) and not isinstance(typed, bool):
-            below = self.low is not None and not typed >= self.low
-            above = self.high is not None and not typed <= self.high
-            if below or above or typed != typed:
+        for number in typed if self.kind == "float[]" and isinstance(typed, list) else [typed]:
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            below = self.low is not None and not number >= self.low
+            above = self.high is not None and not number <= self.high
+            if below or above or number != number:
                 raise ParameterRangeError(
                     f"parameter '{self.name}' is out of range",
                     expected=f"{self.range_text} {self.unit}".strip() or "a number",
-                    found=typed,
+                    found=number,
                 )
         if self.choices and typed not in self.choices:
             raise ParameterRangeError(
@@ -115,7 +119,7 @@ class ParameterSpec:
                 return float(value)
             case "str" if isinstance(value, str):
                 return value
-            case "str[]" if value is None:
+            case "str[]" | "float[]" if value is None:
                 return []
             case "str[]" if isinstance(value, Iterable) and not isinstance(
                 value, str | bytes | Mapping
@@ -123,6 +127,12 @@ class ParameterSpec:
                 items = list(value)
                 if all(isinstance(item, str) for item in items):
                     return [item for item in items if item]
+            case "float[]" if isinstance(value, Iterable) and not isinstance(
+                value, str | bytes | Mapping
+            ):
+                numbers = [_number(item) for item in value if item != ""]
+                if None not in numbers:
+                    return [number for number in numbers if number is not None]
         raise ParameterTypeError(
             f"parameter '{self.name}' has another type than declared",
             expected=self.kind,
@@ -159,6 +169,16 @@ def check_values(
         spec.name: spec.check(values[spec.name]) if spec.name in values else spec.default
         for spec in specs
     }
+
+
+def _number(item: object) -> float | None:
+    """Return a number of a list, None where it is none."""
+    if isinstance(item, bool) or not isinstance(item, int | float | str):
+        return None
+    try:
+        return float(item)
+    except ValueError:
+        return None
 
 
 def _suggest(name: str, known: Iterable[str]) -> str | None:
@@ -209,6 +229,12 @@ class Settings:
         value = self._values[name]
         assert isinstance(value, list)
         return tuple(str(item) for item in value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return a parameter of kind "float[]"."""
+        value = self._values[name]
+        assert isinstance(value, list)
+        return tuple(float(item) for item in value)
 
 
 def construct(construct_node: Callable[[], None]) -> None:
@@ -269,6 +295,10 @@ def declare(node: Node, specs: Sequence[ParameterSpec]) -> None:
             value = parameter.value
             if spec is not None and spec.kind == "float" and type(value) is int:
                 parameter = Parameter(parameter.name, value=float(value))
+            elif spec is not None and spec.kind == "float[]" and value:
+                with contextlib.suppress(FlashrtError):  # refused by the check
+                    # an empty list would have no type
+                    parameter = Parameter(parameter.name, value=spec.check(value) or value)
             converted.append(parameter)
         return converted
 

@@ -92,8 +92,8 @@ def test_a_refused_priority_is_said_and_the_engine_goes_on(
     assert "rtprio" in caplog.text
 
 
-def test_numbers_may_be_written_as_words(tmp_path: Path) -> None:
-    words = read_config(write(tmp_path, "words.yaml", 'seam_max_step: ["0.05", "", 0.1]'))
-    assert words.seam_max_step == (0.05, 0.1)
+def test_numbers_are_no_words(tmp_path: Path) -> None:
+    numbers = read_config(write(tmp_path, "numbers.yaml", "seam_max_step: [0.05, 1]"))
+    assert numbers.seam_max_step == (0.05, 1.0)
     with pytest.raises(ParameterTypeError, match="seam_max_step"):
-        read_config(write(tmp_path, "wrong.yaml", 'seam_max_step: ["wide"]'))
+        read_config(write(tmp_path, "wrong.yaml", 'seam_max_step: ["0.05"]'))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import array
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from flashrt_ros.errors import (
 from flashrt_ros.nodes.configuration import default_config_path, engine_name, full_namespace, load
 from flashrt_ros.nodes.declarations import POLICY, SECTIONS
 from flashrt_ros.nodes.names import check_namespace
-from flashrt_ros.nodes.parameters import check_values
+from flashrt_ros.nodes.parameters import ParameterSpec, Settings, check_values, declare, read
 
 YAML = Path(__file__).resolve().parents[2] / "config" / "flashrt.yaml"
 
@@ -120,6 +121,82 @@ def test_a_list_without_a_value_is_empty() -> None:
 
 def test_a_list_of_one_empty_string_is_the_empty_list_that_ros_can_carry() -> None:
     assert check_values("policy_node", POLICY, {"cameras": [""]})["cameras"] == []
+
+
+LENGTHS = ParameterSpec("lengths", "float[]", [], "Lengths.", "m", 0.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "numbers"),
+    [
+        ([0.5, 1], [0.5, 1.0]),
+        (array.array("d", [0.25]), [0.25]),
+        ((2,), [2.0]),
+        (["0.5", "", "1e-1"], [0.5, 0.1]),
+        ([""], []),
+        ([], []),
+        (None, []),
+    ],
+)
+def test_a_list_of_numbers(value: object, numbers: list[float]) -> None:
+    found = LENGTHS.check(value)
+    assert found == numbers
+    assert isinstance(found, list)
+    assert all(type(number) is float for number in found)
+    assert Settings({"lengths": found}).numbers("lengths") == tuple(numbers)
+
+
+@pytest.mark.parametrize("value", ["0.5", 0.5, [True], ["wide"], [[0.5]], {"a": 0.5}, [None]])
+def test_what_is_no_list_of_numbers_is_refused(value: object) -> None:
+    with pytest.raises(ParameterTypeError, match=r"lengths.*float\[\]"):
+        LENGTHS.check(value)
+
+
+@pytest.mark.parametrize("value", [[0.5, 2.5], [-0.1], ["nan"]])
+def test_every_number_of_a_list_has_the_range(value: object) -> None:
+    with pytest.raises(ParameterRangeError, match=r"lengths.*0 to 2 m"):
+        LENGTHS.check(value)
+
+
+def test_a_node_takes_a_list_of_numbers() -> None:
+    rclpy = pytest.importorskip("rclpy")
+    from rclpy.context import Context
+    from rclpy.node import Node
+    from rclpy.parameter import Parameter
+
+    context = Context()
+    rclpy.init(context=context)
+    node = Node(
+        "lengths",
+        context=context,
+        allow_undeclared_parameters=True,
+        automatically_declare_parameters_from_overrides=True,
+        parameter_overrides=[Parameter("lengths", value=[1, 2])],
+    )
+    try:
+        declare(node, [LENGTHS])
+        assert read(node, [LENGTHS]).numbers("lengths") == (1.0, 2.0)
+        for value, kind in (([0.5], "DOUBLE_ARRAY"), ([1], "DOUBLE_ARRAY"), ([""], "STRING_ARRAY")):
+            (result,) = node.set_parameters([Parameter("lengths", value=value)])
+            assert result.successful, result.reason
+            assert node.get_parameter("lengths").type_.name == kind
+        assert read(node, [LENGTHS]).numbers("lengths") == ()
+        (result,) = node.set_parameters([Parameter("lengths", value=[3.0])])
+        assert not result.successful
+        assert "PARAMETER_RANGE" in result.reason
+    finally:
+        node.destroy_node()
+        context.try_shutdown()
+
+
+def test_a_bound_for_each_joint_is_a_list_of_numbers_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "bounds.yaml"
+    for text in ("[0.05, 0.1]", '["0.05", "0.1"]'):
+        file.write_text(f"/**/engine:\n  ros__parameters:\n    seam_max_step: {text}\n")
+        assert load(file).engine.seam_max_step == (0.05, 0.1)
+    file.write_text('/**/engine:\n  ros__parameters:\n    seam_max_step: ["wide"]\n')
+    with pytest.raises(ParameterTypeError, match="seam_max_step"):
+        load(file)
 
 
 def test_names_of_ros_are_let_through() -> None:

@@ -31,8 +31,12 @@ _TINY_SIZE = 1 << 20
 _WORK = {"cpu": 4, "cuda": 64}
 """Matrix products in each node of the plan that keeps the engine busy."""
 
-_BUSY_POLL_US = 100_000
-"""Keeps the engine awake from one call to the next, as a robot's engine is by its ticks."""
+_BUSY_POLL_US = {"cpu": 0, "cuda": 100_000}
+"""Keeps the engine awake from one call to the next, as a robot's engine is by its ticks.
+
+Not where cores are few and shared: there it would spend its share of one on looking, and be
+made to wait when it is needed.
+"""
 
 _BUSY_HZ = 100.0
 _PACE_S = {"cpu": 0.03, "cuda": 0.012}
@@ -58,7 +62,7 @@ def run(context: Context) -> Result:
         num_standby_lanes=1,
         capsule_quota_bytes=6 * size,
         capsule_host_quota_bytes=0,
-        busy_poll_us=_BUSY_POLL_US,
+        busy_poll_us=_BUSY_POLL_US[context.device.name],
     )
     factory = stateful_factory(size, _WORK[context.device.name])
     cast = Cast(parameters, factory, policy_node=_NODE if has_ros else None)

@@ -83,7 +83,7 @@ class Engine:
         self.core.latches.on_commit = self._ticks.wake
         moves = Moves(self.core, self._ticks)
         self._branches = Branches(self.core, self._ticks, moves)
-        self._verbs = Verbs(self.core, self._ticks, moves, self._branches)
+        self._verbs = Verbs(self.core, self._ticks, moves)
         library = Library(self.core, moves)
         requests = Requests(
             self.core, graphs, self._ticks, moves, self._branches, self._verbs, library

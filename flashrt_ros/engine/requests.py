@@ -13,6 +13,7 @@ from flashrt_ros.engine.inspection import inspect
 from flashrt_ros.engine.jobs import check_tick_source
 from flashrt_ros.engine.library import Library
 from flashrt_ros.engine.moves import Moves
+from flashrt_ros.engine.restores import Restores
 from flashrt_ros.engine.stats import Stats
 from flashrt_ros.engine.ticks import FIRST_TICK_DELAY_NS, Ticks
 from flashrt_ros.engine.timeline import Environment
@@ -70,7 +71,7 @@ class Requests:
             protocol.Inspect: self._inspect,
         }
         self._answering: dict[type, Callable[[Any, Done], None]] = {
-            protocol.Restore: self._verbs.restore,
+            protocol.Restore: Restores(core, moves, branches).restore,
             protocol.Save: self._save,
             protocol.Load: self._load,
         }

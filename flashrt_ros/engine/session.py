@@ -255,18 +255,14 @@ class Session:
         rid = request.rid
         if self._steps or self._verbs:
             self._check_new(rid)
-        self._verbs[rid] = None
-        try:
-            wait = self._engine.begin(request, partial(self._answer, rid))
-        except BaseException:
-            self._verbs.pop(rid, None)
-            raise
-        if rid in self._verbs:
+        wait = self._engine.begin(request, partial(self._answer, rid))
+        if not self._is_answered:
             self._verbs[rid] = wait
 
     def _answer(self, rid: int, answer: protocol.Reply | FlashrtError) -> None:
         """Send a verb's answer; what the engine does for it after that is its own."""
-        self._verbs.pop(rid, None)
+        if self._verbs:
+            self._verbs.pop(rid, None)
         if not self._is_closed:
             if isinstance(answer, FlashrtError):
                 self.connection.fail(rid, answer)

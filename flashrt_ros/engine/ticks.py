@@ -237,6 +237,8 @@ class Ticks:
             Index of the node before which the plan ended, -1 when none was in flight.
         """
         boundary = self.plans.abandon(timeline)
+        if not self._waiting:
+            return boundary
         for job in [job for job in self._waiting if job.timeline is timeline]:
             self._waiting.remove(job)
             answer_abandoned(job)

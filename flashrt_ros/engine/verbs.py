@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from flashrt_ros.capsule.capsule import HOME, Capsule
+from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.store import home_name, is_home
 from flashrt_ros.engine import protocol
-from flashrt_ros.engine.branches import Branches
 from flashrt_ros.engine.channels import WriterRing
-from flashrt_ros.engine.core import Core, check_seed
+from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.moves import Moves, own_home, path_of
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.ticks import Ticks
-from flashrt_ros.engine.timeline import Environment, EpisodeReset, Interruption
-from flashrt_ros.engine.waits import Done
+from flashrt_ros.engine.timeline import Environment, Interruption
 from flashrt_ros.errors import (
     CapsulePinnedError,
-    DeviceLostError,
-    FlashrtError,
     InterruptDepthError,
     NoBoundaryError,
     NothingToResumeError,
-    SpecError,
 )
-from flashrt_ros.runtime.lanes import Lane
-from flashrt_ros.runtime.spec import ChannelRole
 
 
 class Verbs:
@@ -39,15 +30,12 @@ class Verbs:
         core: The engine's parts.
         ticks: Abandons plans.
         moves: Makes, fills and lets go.
-        branches: Released by a reset.
     """
 
-    def __init__(self, core: Core, ticks: Ticks, moves: Moves, branches: Branches) -> None:
+    def __init__(self, core: Core, ticks: Ticks, moves: Moves) -> None:
         self._core = core
         self._ticks = ticks
         self._moves = moves
-        self._branches = branches
-        self._has_observations = bool(core.latches.named(ChannelRole.OBSERVATION))
 
     # snapshot and ring -------------------------------------------------------------------
 
@@ -120,108 +108,6 @@ class Verbs:
         self._moves.forget(self._core.store.drop(capsule.id))
 
     # moving ------------------------------------------------------------------------------
-
-    def restore(self, request: protocol.Restore, done: Done) -> None:
-        """Bring a capsule back; with ``reset`` the episode begins anew.
-
-        ``done`` gets the answer as soon as the environment stands there and nothing can be
-        refused any more. What is left then is bookkeeping, which the caller of a reset does
-        not wait for and nobody can look into: no message is served before it is done.
-        """
-        core, moves = self._core, self._moves
-        env = core.environment(request.env_index)
-        is_reset = request.reset
-        # a reset has a default; a restore that names nothing is a mistake
-        key = request.capsule or (HOME if is_reset else "")
-        last = env.last_reset
-        if last is not None and request.episode_id == last.episode_id:
-            done(_answer_again(last, _asked(request, key), request.rid))
-            return
-        capsule = moves.find(env, key)
-        if not capsule.residence.blocks:
-            core.store.require_memory(capsule)
-        brings_goal = not request.keep_goal and not is_reset
-        if request.seed is not None:
-            check_seed(request.seed)
-        if brings_goal:
-            core.goals.require_slot()
-        started = core.clock_ns()
-        left = moves.move(env, capsule)
-        if request.seed is not None:
-            core.reseed(env, request.seed, 0)
-        # a restore that names no stamp leaves the bound; a reset lifts it, the clock may be new
-        stamp_ns = request.stamp_ns if is_reset else request.stamp_ns or None
-        if brings_goal:
-            self._bring_goal(env, capsule, stamp_ns)
-        env.is_held = False
-        moved = protocol.Moved(
-            request.rid,
-            capsule.position.tick,
-            env.generation,
-            "copy" if left is None else "flip",
-            core.clock_ns() - started,
-            capsule.id,
-            0,  # the interrupt stack is forgotten
-            # what the books set: observations must have reached it
-            core.latches.observation_bound_ns(env)
-            if stamp_ns is None
-            else stamp_ns * self._has_observations,
-        )
-        try:
-            done(moved)
-        finally:
-            self._keep_books(env, request, moved, capsule, left, stamp_ns)
-        if request.episode_id:
-            env.last_reset = EpisodeReset(request.episode_id, _asked(request, key), moved)
-
-    def _bring_goal(self, env: Environment, capsule: Capsule, stamp_ns: int | None) -> None:
-        """Put a capsule's goal in force in place of whatever there is."""
-        self._moves.clear_interruptions(env)  # it may set the bound that is set here
-        self._core.latches.forget_goal(env, stamp_ns)
-        self._core.goals.restore(env, capsule)
-
-    def _keep_books(
-        self,
-        env: Environment,
-        request: protocol.Restore,
-        moved: protocol.Moved,
-        capsule: Capsule,
-        left: Lane | None,
-        stamp_ns: int | None,
-    ) -> None:
-        """Do what goes with a restore and is not part of where the environment stands.
-
-        Raises:
-            DeviceLostError: The device's context is gone.
-            RuntimeError: It failed otherwise, which it must not; the engine can't go on.
-        """
-        core, moves = self._core, self._moves
-        try:
-            moves.retire(left)
-            core.store.require_memory(capsule)
-            if env.interruptions:
-                moves.clear_interruptions(env)
-            if core.branches:
-                moves.forget_branch_observations(env)
-            core.latches.forget_observations(env, stamp_ns)
-            if request.reset and not request.keep_goal:
-                core.latches.forget_goal(env, stamp_ns)
-            if env.boundaries:
-                moves.clear_boundaries(env)
-            if request.reset and core.branches:
-                self._branches.release_all(env)
-            core.emit(
-                EventKind.RESET if request.reset else EventKind.RESTORE,
-                env,
-                capsule_id=moved.capsule_id,
-                duration_ns=moved.duration_ns,
-                detail=moved.path,
-            )
-        except DeviceLostError:
-            raise
-        except FlashrtError as error:
-            # the answer has left: who asked can't be told, and what is kept by halves is no state
-            raise RuntimeError("what follows an answered verb has failed") from error
 
     def rollback(self, env: Environment, request: protocol.Rollback) -> protocol.Moved:
         """Go back in the ring, or to an ancestor by id or name."""
@@ -358,21 +244,3 @@ class Verbs:
                 fix="use restore to go to a state of another line",
             )
         return capsule
-
-
-def _asked(request: protocol.Restore, key: str) -> tuple[str, bool, int | None]:
-    return key, request.keep_goal, request.seed
-
-
-def _answer_again(
-    last: EpisodeReset, asked: tuple[str, bool, int | None], rid: int
-) -> protocol.Moved:
-    """Answer a repeated reset as the first one; refuse one that asks for something else."""
-    if asked != last.asked:
-        raise SpecError(
-            f"episode '{last.episode_id}' was reset already, with other arguments",
-            expected=f"capsule, keep_goal and seed {last.asked}",
-            found=asked,
-            fix="repeat the same request, or give the episode an id of its own",
-        )
-    return msgspec.structs.replace(last.answer, rid=rid)

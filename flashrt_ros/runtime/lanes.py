@@ -258,6 +258,14 @@ class LanePool:
         self._home = block
         self._token = token if block is not None else ""
 
+    def has_standby(self, token: str) -> bool:
+        """Tell whether :meth:`take_standby` would hand a lane out."""
+        if token == self._token and self._home is not None:
+            for standby in self._standbys:
+                if standby.num_copied == self._capsule_bytes:
+                    return True
+        return False
+
     def take_standby(self, token: str) -> Lane | None:
         """Hand out a standby lane that holds all of the home capsule.
 

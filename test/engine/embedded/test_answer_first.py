@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.errors import (
+    BackendError,
     CapsuleNotFoundError,
     NoFreeSlotError,
     PayloadRangeError,
@@ -47,41 +48,69 @@ def _facts(rig: Any) -> tuple[Any, ...]:
 # order -----------------------------------------------------------------------------------------
 
 
-def test_the_environment_stands_there_when_the_answer_leaves_and_the_event_follows(
-    rig: Any,
+@pytest.mark.parametrize("path", ["flip", "copy"])
+def test_the_answer_comes_before_the_event_and_both_say_where_it_stands_then(
+    make_rig: MakeRig, path: str
 ) -> None:
+    rig = make_rig(num_standby_lanes=int(path == "flip"))
+    rig.ready()
+    rig.snapshot("start")
+    home = rig.state()
     rig.settle()
-    home = rig.engine.core.read_section(rig.engine.core.pool._standbys[0].lane)
     rig.step(5)
     assert rig.state() != home
     before = rig.engine.environment(0).generation
-    seen: list[Any] = []
-
-    def done(moved: Any) -> None:
-        env = rig.engine.environment(0)
-        seen.append((moved, rig.state(), env.generation, env.position.tick, _kinds(rig)))
-
-    rig.engine.begin(_restore(), done)
-    ((moved, state, generation, tick, kinds),) = seen
-    assert (moved.rid, moved.path, moved.tick, moved.generation) == (41, "flip", 0, before + 1)
-    assert (state, generation, tick) == (home, before + 1, 0)
+    answers: list[tuple[protocol.Moved, list[int]]] = []
+    rig.engine.begin(_restore(), lambda moved: answers.append((moved, _kinds(rig))))
+    ((moved, kinds),) = answers
+    assert (moved.rid, moved.path, moved.tick, moved.generation) == (41, path, 0, before + 1)
     assert EventKind.RESET not in kinds
+    env = rig.engine.environment(0)
+    assert (rig.state(), env.generation, env.position.tick) == (home, before + 1, 0)
     event = rig.recorder.events[-1]
     assert event.kind == EventKind.RESET
-    assert (event.generation, event.tick, event.duration_ns, event.detail) == (
-        moved.generation,
-        moved.tick,
-        moved.duration_ns,
-        "flip",
-    )
+    assert (event.generation, event.tick, event.detail) == (moved.generation, moved.tick, path)
 
 
-def test_a_step_that_a_reset_ends_is_answered_before_the_reset(rig: Any) -> None:
+@pytest.mark.parametrize(
+    ("standby", "order"),
+    [(1, ["Moved", "AbandonedError"]), (0, ["AbandonedError", "Moved"])],
+)
+def test_a_flip_is_answered_before_what_it_ends_and_a_copy_after(
+    make_rig: MakeRig, standby: int, order: list[str]
+) -> None:
+    rig = make_rig(num_standby_lanes=standby)
+    rig.ready()
+    rig.settle()
     answers: list[Any] = []
     rig.engine.begin_step(protocol.Step(2, 0, 8, -1, 0, 10**9), answers.append)
     rig.advance()
     rig.engine.begin(_restore(), answers.append)
-    assert [type(answer).__name__ for answer in answers] == ["AbandonedError", "Moved"]
+    assert [type(answer).__name__ for answer in answers] == order
+
+
+@pytest.mark.parametrize("change", [{"seed": 5}, {"reset": False}])
+def test_what_may_fail_is_done_before_the_answer_though_the_lane_is_flipped(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    """A seed is written to the lane, a goal copied: the device may refuse both."""
+    core = rig.engine.core
+    rig.step(4)
+    rig.snapshot("home", replace=True)  # one with a goal
+    rig.settle()
+
+    def fail(*_: object, **__: object) -> None:
+        raise BackendError("no")
+
+    monkeypatch.setattr(core.backend, "write" if "seed" in change else "copy_aside", fail)
+    answers: list[Any] = []
+    with pytest.raises(BackendError):
+        rig.engine.begin(_restore(**change), answers.append)
+    assert answers == []
+    monkeypatch.undo()
+    rig.settle()
+    rig.engine.begin(_restore(**change), answers.append)  # the control
+    assert answers[0].path == "flip"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ group_a=" replay restore snapshot fork steady ttft "
 other_s=40  # of a bench that is not named above; it is in part b
 start_s=8   # to import, to open the device, to draw
 least_s=11  # below ten seconds a bench takes its smallest size only
-tests_s=200
+alone_s=100 others_s=200
 over_s=60   # what a bench may take over its share, where it starts, captures or compiles
 end_s=$((limit_s + 15))
 
@@ -102,13 +102,14 @@ has_module() { "$python" -c "import $1" 2>/dev/null; }
 
 if [ $has_tests = yes ]; then
   limits=()
-  has_module pytest_timeout && limits=(--timeout=100)
+  has_module pytest_timeout && limits=(--timeout=150)
   # These look at the device's free memory, or at what overlaps on it: nobody beside them.
   alone=(test/runtime/test_cuda.py test/engine/embedded/test_cuda_engine.py)
-  run_tests alone $((tests_s / 2)) "${limits[@]}" "${alone[@]}"
+  run_tests alone $alone_s "${limits[@]}" "${alone[@]}"
   workers=()
   has_module xdist && workers=(-n 8 --dist worksteal)
-  run_tests others $tests_s "${limits[@]}" "${workers[@]}" "${alone[@]/#/--ignore=}"
+  [ ${#benches[@]} -gt 0 ] || others_s=$((limit_s - SECONDS))
+  run_tests others $others_s "${limits[@]}" "${workers[@]}" "${alone[@]/#/--ignore=}"
 fi
 
 worth_of() { echo "${worth[$1]:-$other_s}"; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 from flashrt_ros.bench import ttft_ablation, ttft_decode, ttft_restore, ttft_set
 from flashrt_ros.bench import ttft_transformers as reference
 from flashrt_ros.bench.context import Context
+from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.result import (
     BarPanel,
     Line,
@@ -49,21 +51,55 @@ WITH_FLA = "transformers cold, with fla"
 WITHOUT_FLA = "transformers cold, without fla"
 COPIED = "transformers, copied cache"
 
-_SHARES = {"ttft": 0.6, "decode": 0.12, "set": 0.28}
-"""Of what is left of the budget once everything is captured."""
+_THEIRS = (COPIED, WITH_FLA, WITHOUT_FLA)
+
+_PEER_ERRORS = (WrongResultError, RuntimeError, TypeError, ValueError, ImportError)
+"""What others' code may fail with, and their rows are absent for."""
+
+_DECODE, _SET = "decode", "set"
+_DECODE_SHARE, _SET_SHARE = 0.12, 0.28
+"""Of the budget; the prefixes have the rest, the long ones more of it."""
 
 _PREFIX_SEED, _SUFFIX_SEED = 3, 4
 
 Call = Callable[[], object]
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
-    """What ``transformers`` gives: itself, and why a part of it is absent."""
+    """What ``transformers`` gives: itself, and why rows of it are absent."""
 
     network: TransformersPeer | None
-    why_absent: str
-    why_no_fla: str
+    why: dict[str, str]
+
+    @property
+    def has_fla(self) -> bool:
+        """Whether it runs on flash-linear-attention."""
+        return self.network is not None and WITH_FLA not in self.why
+
+
+class _Shares:
+    """What is left of the budget, for the parts that are left.
+
+    Args:
+        context: Has the budget.
+        prefixes: Lengths; each is a part by its name, beside decoding and the set.
+    """
+
+    def __init__(self, context: Context, prefixes: Sequence[int]) -> None:
+        self._budget = context.budget
+        rest = 1 - _DECODE_SHARE - _SET_SHARE
+        weights = {f"{length}": length / sum(prefixes) + 1 for length in prefixes}
+        total = sum(weights.values())
+        self._weights = {name: rest * weight / total for name, weight in weights.items()}
+        self._weights |= {_DECODE: _DECODE_SHARE, _SET: _SET_SHARE}
+
+    def take_s(self, name: str) -> float:
+        """Return the seconds of a part that begins now."""
+        total = sum(self._weights.values())
+        return self._budget.left_s * self._weights.pop(name) / total
 
 
 def run(context: Context) -> Result:
@@ -93,26 +129,27 @@ def _time(context: Context, stand: TextStand) -> tuple[list[Row], list[LinePanel
     found: dict[int, dict[str, Samples]] = {}
     rows: list[Row] = []
     restores: list[Row] = []
-    left_s = context.budget.left_s
-    parts = [length / sum(scale.prefixes) + 1 for length in scale.prefixes]
-    for length, part in zip(scale.prefixes, parts, strict=True):
+    grains: list[Row] = []
+    shares = _Shares(context, scale.prefixes)
+    for length in scale.prefixes:
         prefix = random_tokens(length, scale, _PREFIX_SEED)
         suffix = random_tokens(SUFFIX, scale, _SUFFIX_SEED)
         with closing(stand.capsule_of(prefix)) as capsule:
             context.say(f"{length} tokens: comparing tokens and logits")
             stand.check(prefix, suffix, capsule)
-            why = _check_peer(context, stand, peer, [*prefix, *suffix])
-            seconds = left_s * _SHARES["ttft"] * part / sum(parts)
+            grains.append(_grain(stand, prefix, suffix, capsule))
+            notes = _check_peer(context, stand, peer, [*prefix, *suffix])
             cases = _cases(context, stand, peer, prefix, suffix, capsule)
+            seconds = shares.take_s(f"{length}")
             samples, counts = _measure(context, cases, seconds, f"{length} tokens")
             found[length] = samples
-            rows += _rows(context, length, samples, counts, why)
+            rows += _rows(context, peer, length, samples, counts, notes)
             restores += ttft_restore.rows(context, stand, capsule, length)
             if length == scale.decode_at:
-                seconds = left_s * _SHARES["decode"]
+                seconds = shares.take_s(_DECODE)
                 decoded, decode_panel = ttft_decode.run(context, stand, capsule, seconds)
-    compared = _compared(context, found)
-    with_set, set_panels = ttft_set.run(context, stand, left_s * _SHARES["set"])
+    compared = _compared(context, peer, found)
+    with_set, set_panels = ttft_set.run(context, stand, shares.take_s(_SET))
     lines = [_panel(context, found), ttft_restore.panel(restores, scale.prefixes)]
     longest = found[scale.prefixes[-1]]
     capsule_ms, cold_ms = (_ms(longest[name]) for name in (CAPSULE, COLD))
@@ -120,23 +157,32 @@ def _time(context: Context, stand: TextStand) -> tuple[list[Row], list[LinePanel
         f"first token after {scale.prefixes[-1]} + {SUFFIX} tokens: {capsule_ms:.3g} ms from a "
         f"capsule, {cold_ms:.3g} ms computed"
     )
-    rows = [*rows, *compared, *restores, *decoded, *with_set]
+    rows = [*rows, *compared, *restores, *decoded, *with_set, *grains]
     return rows, [*lines, decode_panel, *set_panels], summary
 
 
 def _peer(context: Context, stand: TextStand) -> _Peer:
     why = reference.why_absent()
     if why:
-        return _Peer(None, why, why)
+        return _Peer(None, dict.fromkeys(_THEIRS, why))
     context.say("building the model of transformers")
     network = TransformersPeer(stand.scale, stand.tensors, context.device.torch_device)
-    return _Peer(network, "", reference.why_no_fla(context.device.name))
+    why_no_fla = reference.why_no_fla(context.device.name)
+    return _Peer(network, {WITH_FLA: why_no_fla} if why_no_fla else {})
+
+
+def _grain(
+    stand: TextStand, prefix: Sequence[int], suffix: Sequence[int], capsule: SessionCapsule
+) -> Row:
+    count = stand.num_differing(prefix, suffix, capsule)
+    name = f"logits that differ, the end of {len(prefix)} tokens taken in by 64s"
+    return Row(name, "logits", count, target=at_most("median", 0))
 
 
 def _check_peer(
     context: Context, stand: TextStand, peer: _Peer, tokens: Sequence[int]
 ) -> dict[str, str]:
-    """Compare the peers' logits with ours, which the stand's check left computed.
+    """Compare the peers' logits with ours; who has others, or fails, is absent from now on.
 
     Returns:
         A note for each of their rows.
@@ -150,11 +196,17 @@ def _check_peer(
     logits = torch.from_numpy(session.logits().copy())
     notes = {}
     for name, uses_fla in ((WITHOUT_FLA, False), (WITH_FLA, True)):
-        if uses_fla and peer.why_no_fla:
+        if name in peer.why:
             continue
         context.say(f"{len(tokens) - SUFFIX} tokens: comparing with {name}")
-        error = network.check(tokens, logits, uses_fla=uses_fla)
-        notes[name] = f"logits off by {error:.1g}"
+        try:
+            error = network.check(tokens, logits, uses_fla=uses_fla)
+        except _PEER_ERRORS as failure:
+            logger.warning("%s is left out: %s", name, failure)
+            peer.why[name] = str(failure).partition("\n")[0][:120]
+        else:
+            launches = ", its launches fixed" if uses_fla else ""
+            notes[name] = f"logits off by {error:.1g}{launches}"
     return notes
 
 
@@ -185,11 +237,14 @@ def _cases(
 
     calls: dict[str, Call] = {CAPSULE: restored, COLD: cold, EAGER: eager}
     if (network := peer.network) is not None:
-        has_fla = not peer.why_no_fla
-        calls[COPIED] = network.copied(prefix, suffix, uses_fla=has_fla)
-        if has_fla:
-            calls[WITH_FLA] = network.cold(whole, uses_fla=True)
-        calls[WITHOUT_FLA] = network.cold(whole, uses_fla=False)
+        runs_on = WITH_FLA if peer.has_fla else WITHOUT_FLA
+        if runs_on in peer.why:
+            peer.why[COPIED] = peer.why[runs_on]
+        else:
+            calls[COPIED] = network.copied(prefix, suffix, uses_fla=peer.has_fla)
+        for name, uses_fla in ((WITH_FLA, True), (WITHOUT_FLA, False)):
+            if name not in peer.why:
+                calls[name] = network.cold(whole, uses_fla=uses_fla)
     return {name: Case(call, context.device.time_wall) for name, call in calls.items()}
 
 
@@ -211,6 +266,7 @@ def _measure(
 
 def _rows(
     context: Context,
+    peer: _Peer,
     length: int,
     samples: Mapping[str, Samples],
     counts: Mapping[str, int],
@@ -221,7 +277,7 @@ def _rows(
     for name in (CAPSULE, COLD, EAGER, COPIED, WITH_FLA, WITHOUT_FLA):
         title = f"{name}, {length} tokens"
         if name not in samples:
-            rows.append(absent(title, "ms", _why(context, name)))
+            rows.append(absent(title, "ms", peer.why[name]))
             continue
         ms = samples[name].host_us / 1e3
         few = "" if counts[name] > FEW else f"n = {counts[name]}"
@@ -229,11 +285,6 @@ def _rows(
         target = _target(context, name, length)
         rows.append(Row(title, "ms", median(ms), p99(ms), median(ms) / capsule_ms, target, note))
     return rows
-
-
-def _why(context: Context, name: str) -> str:
-    why = reference.why_absent()
-    return why or reference.why_no_fla(context.device.name) if name == WITH_FLA else why
 
 
 def _target(context: Context, name: str, length: int) -> Target | None:
@@ -246,7 +297,9 @@ def _target(context: Context, name: str, length: int) -> Target | None:
     return None
 
 
-def _compared(context: Context, found: Mapping[int, Mapping[str, Samples]]) -> list[Row]:
+def _compared(
+    context: Context, peer: _Peer, found: Mapping[int, Mapping[str, Samples]]
+) -> list[Row]:
     """Compare medians; what holds on a CPU too is bound there as well."""
     shortest, longest = min(found), max(found)
     at = COMPARED_AT if COMPARED_AT in found else longest
@@ -266,7 +319,7 @@ def _compared(context: Context, found: Mapping[int, Mapping[str, Samples]]) -> l
     ):
         title = f"{name} over {under}, {at} tokens"
         if name not in samples:
-            rows.append(absent(title, "times", _why(context, name)))
+            rows.append(absent(title, "times", peer.why[name]))
             continue
         ratio = _ms(samples[name]) / _ms(samples[under])
         rows.append(row(title, ratio, at_least("ratio", least) if is_cuda else None))

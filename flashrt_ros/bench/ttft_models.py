@@ -61,8 +61,11 @@ _COMMON: dict[str, object] = {
     "model_type": "qwen3_next",
     "linear_conv_kernel_dim": 4,
     "num_experts": 0,
-    "rope_theta": 1e6,
-    "partial_rotary_factor": 0.25,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e6,
+        "partial_rotary_factor": 0.25,
+    },
     "tie_word_embeddings": False,
 }
 

@@ -13,6 +13,7 @@ from flashrt_ros.bench.devices import Device
 from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.ttft_models import TextScale, build
 from flashrt_ros.models.hybrid_borders import SessionCapsule
+from flashrt_ros.models.hybrid_config import BORDER_TOKENS
 from flashrt_ros.models.hybrid_lm import RECURRENT
 from flashrt_ros.models.hybrid_session import HybridSession
 from flashrt_ros.runtime.backend import Program, Slots
@@ -136,6 +137,26 @@ class TextStand:
         self.captured.append(suffix)
         if decode(self.captured)[1][0] == expected[1][0]:
             raise WrongResultError("a text is the same without its recurrent state")
+
+    def num_differing(
+        self, prefix: Sequence[int], suffix: Sequence[int], capsule: SessionCapsule
+    ) -> int:
+        """Count the logits that differ where the end of a prefix comes in by 64 tokens.
+
+        A long chunk and short ones must give the same bytes, so that a prefix may end, and a
+        text be resumed, at every multiple of 64.
+        """
+        session = self.captured
+        session.restore(capsule)
+        session.append(suffix)
+        expected = session.logits()
+        start = max(0, len(prefix) - self.scale.chunk_length + BORDER_TOKENS)
+        session.reset()
+        for end in (start, *range(start + BORDER_TOKENS, len(prefix) + 1, BORDER_TOKENS)):
+            if end > session.position:
+                session.append(prefix[session.position : end])
+        session.append(suffix)
+        return int((session.logits() != expected).sum())
 
     def _dirty(self, tokens: Sequence[int]) -> None:
         self.captured.reset()

@@ -56,8 +56,9 @@ def select_kernels(device: str, *, ops: str = "auto", linear: str = "auto") -> H
 
         chosen = TritonOps()
     if use_fla:
-        from flashrt_ros.models.hybrid_linear_cuda import fla_delta_chunk
+        from flashrt_ros.models.hybrid_linear_cuda import fix_launches, fla_delta_chunk
 
+        fix_launches()  # now, not in the middle of a capture: it imports the package
         chunk = fla_delta_chunk
     if use_fla or (use_triton and linear != "torch"):
         from flashrt_ros.models.hybrid_delta_cuda import triton_delta_step

@@ -1,6 +1,6 @@
 """The gated delta rule over a chunk by flash-linear-attention's Triton kernels; CUDA only.
 
-The package is imported at the first call, because it takes seconds.
+The package is imported where it is chosen, because it takes seconds.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ def fix_launches() -> tuple[str, ...]:
 def _delta_chunk(
     queries: Tensor, keys: Tensor, values: Tensor, decay: Tensor, strength: Tensor, state: Tensor
 ) -> Tensor:
-    fix_launches()
     rule = importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
     # Made unit here: the package's own kernel for it adds up in another order where there are
     # many rows. What it returns as state is new memory, and is copied back to its address.

@@ -124,6 +124,7 @@ ROWS = {
         "first token, pinned prefixes, set of 3",
         "first token, pinned prefixes, set of 6",
         "first token, other prefixes, set of 6",
+        "logits that differ, the end of 256 tokens taken in by 64s",
     ),
 }
 """What the rows of each bench begin with; the sizes come after."""

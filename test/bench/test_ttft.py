@@ -142,6 +142,24 @@ def test_decoding_other_tokens_is_noticed(
         ttft_decode.run(make_context(), stand, capsule, 0.0)
 
 
+def test_a_grain_that_is_too_coarse_is_counted(
+    stand: TextStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(stand.capsule_of(PREFIX)) as capsule:
+        assert stand.num_differing(PREFIX, SUFFIX, capsule) == 0
+        whole = HybridSession.append
+
+        def append(self: HybridSession, tokens: list[int]) -> None:
+            whole(self, tokens)
+            if self.position == 128:  # as if short chunks added up in another order
+                damaged = bytearray(self.read(RECURRENT))
+                damaged[2] ^= 1
+                self.write(RECURRENT, bytes(damaged))
+
+        monkeypatch.setattr(HybridSession, "append", append)
+        assert stand.num_differing(PREFIX, SUFFIX, capsule) > 0
+
+
 # transformers ---------------------------------------------------------------------------------
 
 
@@ -212,11 +230,28 @@ def test_without_transformers_its_rows_say_what_to_install(
     make_context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ttft_transformers, "why_absent", lambda: "pip install transformers")
+    monkeypatch.setattr(ttft_set, "run", lambda *arguments: ([], []))
     result = ttft.run(make_context())
     missing = [row for row in result.rows if row.median is None]
     assert missing
     assert all("transformers" in row.name for row in missing)
     assert all(row.title.endswith("(absent: pip install transformers)") for row in missing)
+
+
+@needs_transformers
+def test_a_peer_that_fails_is_absent_and_says_why(
+    make_context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(self: TransformersPeer, *args: object, **kwargs: object) -> float:
+        raise RuntimeError("no such kernel\nand a trace")
+
+    monkeypatch.setattr(TransformersPeer, "check", check)
+    monkeypatch.setattr(ttft_set, "run", lambda *arguments: ([], []))
+    result = ttft.run(make_context())
+    rows = [row for row in result.rows if row.name.startswith(ttft.WITHOUT_FLA)]
+    assert rows
+    assert all(row.note == "absent: no such kernel" for row in rows)
+    assert all(row.median is None for row in result.rows if row.name.startswith(ttft.COPIED))
 
 
 def test_without_fla_its_row_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.host import Member
+from flashrt_ros.engine.host_channels import Commons
 from flashrt_ros.engine.host_process import MemberPlan, request_priority, serve_members
 from flashrt_ros.engine.hosting import (
     Stopper,
@@ -95,10 +96,13 @@ def member_plan(config: EngineConfig, factory: str = "") -> MemberPlan:
         factory: As of :func:`load_model`.
     """
 
-    def build(address: EngineSocket, owned: ExitStack) -> Member:
+    def build(address: EngineSocket, owned: ExitStack, commons: Commons) -> Member:
         from flashrt_ros.engine.engine import Engine
 
-        engine = owned.enter_context(Engine(load_model(config, factory), config))
+        model = load_model(config, factory)
+        shared = commons.shared(config, model, owned)
+        engine = Engine(model, config, shared=shared, feeds=commons.feeds(config))
+        commons.add(config.name, owned.enter_context(engine))
         return Member(engine, address)
 
     return MemberPlan(

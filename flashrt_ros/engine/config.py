@@ -78,6 +78,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         socket_group: Group that may connect besides the user, "" for none.
         staged_channels: Channels forced through a copy before the latch reads them
             (hardware that can't map a ring; also the control of the copy count).
+        shared_channels: Channels that are read together with the other engines of the process
+            that name them: what is committed to one reaches all.
+        fed_channels: Channels that another model of the process feeds too, by an engine that is
+            named before: 'channel = engine:outlet' each.
         test_hooks: Admit verbs that exist for tests and demos (reseed, state digest).
     """
 
@@ -111,6 +115,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_threads: int = 1
     socket_group: str = ""
     staged_channels: tuple[str, ...] = ()
+    shared_channels: tuple[str, ...] = ()
+    fed_channels: tuple[str, ...] = ()
     test_hooks: bool = False
 
     def __post_init__(self) -> None:

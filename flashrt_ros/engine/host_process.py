@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.host import FillingMember, Host, Member
+from flashrt_ros.engine.host_channels import Commons
 from flashrt_ros.engine.hosting import Stopper, announce
 from flashrt_ros.errors import ConfigError, FlashrtError
 
@@ -27,7 +28,8 @@ class MemberPlan:
         socket_group: Who may connect besides the user.
         device: Its engine's.
         num_threads: Of its engine; one number for a process.
-        build: Makes the member at the claimed address; what it owns goes to the stack.
+        build: Makes the member at the claimed address, with what engines of the process read of
+            each other; what it owns goes to the stack.
         settings: Of the loop, where the member has any.
     """
 
@@ -35,7 +37,7 @@ class MemberPlan:
     socket_group: str
     device: str
     num_threads: int
-    build: Callable[[EngineSocket, ExitStack], Member | FillingMember]
+    build: Callable[[EngineSocket, ExitStack, Commons], Member | FillingMember]
     settings: EngineConfig | None = None
 
 
@@ -59,6 +61,7 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
     """
     check_together(plans)
     settings = [plan.settings for plan in plans if plan.settings is not None]
+    commons = Commons(settings)
     with ExitStack() as owned:
         # The names first: a second engine is refused before it loads anything.
         addresses = [
@@ -67,7 +70,7 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
         members = []
         for plan, address in zip(plans, addresses, strict=True):
             try:
-                members.append(plan.build(address, owned))
+                members.append(plan.build(address, owned, commons))
             except FlashrtError as error:
                 if len(plans) > 1:
                     error.add_note(f"engine '{plan.name}'")

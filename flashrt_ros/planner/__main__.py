@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from flashrt_ros.engine.__main__ import member_plan, read_config
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.host import FillingMember, Member
+from flashrt_ros.engine.host_channels import Commons
 from flashrt_ros.engine.host_process import MemberPlan, serve_members
 from flashrt_ros.engine.host_slack import Slack
 from flashrt_ros.engine.hosting import (
@@ -125,7 +126,7 @@ def planner_plan(config: PlannerConfig, factory: str = "", *, fills: bool = Fals
         fills: Whether it runs in the slack of other members.
     """
 
-    def build(address: EngineSocket, owned: ExitStack) -> Member | FillingMember:
+    def build(address: EngineSocket, owned: ExitStack, commons: Commons) -> Member | FillingMember:
         from flashrt_ros.planner.engine import PlannerEngine
 
         model, tokenizer, prefixes = load_model(config, factory)

@@ -1,0 +1,134 @@
+"""Engines of one process that read one channel, or what another one's plans leave."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flashrt_ros.engine import protocol
+from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.host_channels import Commons, parse_fed
+from flashrt_ros.errors import ConfigError
+from flashrt_ros.models.minimal import MinimalPolicy
+from test.engine.conftest import EngineProcess
+
+WAIT_S = 60.0
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+class Two(EngineProcess):
+    """Two engines of policies in one process."""
+
+    def __init__(self, folder: Path, first: dict[str, Any], second: dict[str, Any]) -> None:
+        file = folder / "second.json"
+        file.write_text(json.dumps({**self.defaults, **second}))
+        arguments = ("--config", str(file), "--model-factory", "outlet_models:make")
+        options = {key: value for key, value in first.items() if key != "name"}
+        super().__init__(first["name"], arguments, **options)
+
+
+@pytest.fixture
+def connect(
+    runtime_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., list[EngineClient]]]:
+    """Starts two engines and connects to both, each ticked by steps."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    with ExitStack() as exits:
+
+        def make(first: dict[str, Any], second: dict[str, Any]) -> list[EngineClient]:
+            process = Two(tmp_path, first, second)
+            exits.callback(os.close, process.log_fd)
+            exits.callback(process.stop)
+            clients = []
+            for config in (first, second):
+                client = EngineClient(str(config["name"]), timeout_s=WAIT_S)
+                clients.append(exits.enter_context(client))
+                client.activate(tick_source="step")
+                client.open_writer("observation").write(stamp_ns=1, position=[0.1, 0.2])
+            return clients
+
+        yield make
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_goal_for_one_is_one_for_both(connect: Callable[..., Any], device: str) -> None:
+    names = [f"tests/shared/{os.getpid()}/{device}/{number}" for number in range(2)]
+    configs = [{"name": name, "device": device, "shared_channels": ["goal"]} for name in names]
+    one, two = connect(*configs)
+    with one.open_writer("goal") as writer:
+        first = writer.write(stamp_ns=1, values=[0.5, -0.5])
+        provenances = [client.step().chunks[0].provenance for client in (one, two)]
+        assert [made.goal_sequence for made in provenances] == [first] * 2
+    with two.open_writer("goal") as writer:
+        writer.write(stamp_ns=2, values=[-0.5, 0.5])
+    for client in (one, two):
+        client.reset(keep_goal=True)
+        client.open_writer("observation").write(stamp_ns=9, position=[0.1, 0.2])
+        assert client.step().chunks[0].provenance.goal_stamp_ns == 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_goal_is_what_another_engine_left(connect: Callable[..., Any], device: str) -> None:
+    names = [f"tests/fed/{os.getpid()}/{device}/{number}" for number in range(2)]
+    leaving, fed = connect(
+        {"name": names[0], "device": device, "weights": "/leaving"},
+        {"name": names[1], "device": device, "fed_channels": [f"goal = {names[0]}:latent"]},
+    )
+    leaving.open_writer("goal").write(stamp_ns=1, values=[0.75, -0.25])
+    made = leaving.step().chunks[0]
+    end = np.frombuffer(made.actions, np.float32)[-2:]
+    chunk = fed.step().chunks[0]
+    assert chunk.provenance.goal_sequence > 0
+    found = np.frombuffer(chunk.actions, np.float32).reshape(-1, 2)
+    distance = np.linalg.norm(found - end, axis=1)
+    assert distance[-1] < distance[0], "it goes where the other one's chunk ended"
+    assert isinstance(fed.status(), protocol.Status)
+
+
+# what is refused -----------------------------------------------------------------------------
+
+
+def config(name: str, **changes: Any) -> EngineConfig:
+    return EngineConfig(name=name, model="minimal", **changes)
+
+
+@pytest.mark.parametrize(
+    ("configs", "match"),
+    [
+        ([config("a", shared_channels=("goal",)), config("b")], "with nobody"),
+        (
+            [
+                config("a", shared_channels=("goal",)),
+                config("b", shared_channels=("goal",), device="cuda"),
+            ],
+            "different devices",
+        ),
+        ([config("a", fed_channels=("goal = b:latent",)), config("b")], "named before it"),
+        ([config("a", fed_channels=("goal = a:latent",))], "named before it"),
+        ([config("a"), config("b", fed_channels=("goal",))], "can't be read"),
+    ],
+)
+def test_what_can_not_be_is_refused_before_anything_is_built(
+    configs: list[EngineConfig], match: str
+) -> None:
+    with pytest.raises(ConfigError, match=match):
+        Commons(configs)
+
+
+def test_a_channel_that_the_model_lacks_is_refused() -> None:
+    configs = [config(name, shared_channels=("gaol",)) for name in "ab"]
+    with ExitStack() as owned, pytest.raises(ConfigError, match="no channel 'gaol'"):
+        Commons(configs).shared(configs[0], MinimalPolicy(), owned)
+
+
+def test_an_engine_name_may_have_slashes_and_colons() -> None:
+    assert parse_fed("goal = robot1/planner:latent") == ("goal", "robot1/planner", "latent")
+    assert parse_fed("goal=a:b:latent") == ("goal", "a:b", "latent")

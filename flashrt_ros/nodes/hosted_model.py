@@ -25,6 +25,7 @@ from flashrt_ros.nodes.episode_part import EpisodePartService
 from flashrt_ros.nodes.episode_planner import PlannerPart
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import only_field
+from flashrt_ros.nodes.interrupt_service import fill_interrupt
 from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.outputs import OutputReader
 from flashrt_ros.nodes.parameters import Settings
@@ -114,7 +115,9 @@ class HostedModel:
         name = settings.text("model_engine")
         wait_s = settings.number("connect_timeout_s")
         env_index = settings.integer("env_index")
-        client = self._node.connect("model", wait_s=wait_s, engine=name)
+        client = self._node.connect(
+            "model", wait_s=wait_s, engine=name, start_with="python -m flashrt_ros.planner"
+        )
         self._link.attach(client)
         check_subgoals(client.model, channel)
         if env_index >= client.model.num_environments:
@@ -278,12 +281,7 @@ class HostedModel:
                 env_index=request.env_index, reason=request.reason, hold=request.hold
             )
         self._fence.raise_to(request.env_index, reply.generation)
-        response.capsule_id = reply.capsule_id
-        response.depth = reply.depth
-        response.boundary = reply.boundary
-        response.engine_epoch = self._fence.epoch
-        response.generation = reply.generation
-        response.tick = reply.tick
+        fill_interrupt(response, reply, self._fence)
 
 
 def read_refusal(event: protocol.Event) -> UnsupportedError | None:

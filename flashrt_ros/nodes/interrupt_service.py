@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rclpy.node import Node
 
+from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import Writer
 from flashrt_ros.errors import NotActiveError
 from flashrt_ros.msg import Subgoal
@@ -97,10 +98,15 @@ class InterruptService:
             checker.accept(request.goal, goal, now_ns=self._now_ns())
         if request.hold:
             self._on_hold(request.env_index)
-        response.capsule_id = reply.capsule_id
-        response.depth = reply.depth
-        response.boundary = reply.boundary
-        response.engine_epoch = self._fence.epoch
-        response.generation = reply.generation
-        response.tick = reply.tick
-        response.goal_sequence = reply.goal_sequence
+        fill_interrupt(response, reply, self._fence)
+
+
+def fill_interrupt(response: Interrupt.Response, reply: protocol.Interrupted, fence: Fence) -> None:
+    """Put an engine's answer to an interrupt into a service's."""
+    response.capsule_id = reply.capsule_id
+    response.depth = reply.depth
+    response.boundary = reply.boundary
+    response.engine_epoch = fence.epoch
+    response.generation = reply.generation
+    response.tick = reply.tick
+    response.goal_sequence = reply.goal_sequence

@@ -15,7 +15,6 @@ from std_msgs.msg import String
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient, Writer
 from flashrt_ros.engine.leaving import leave
-from flashrt_ros.engine.payload import check_payload
 from flashrt_ros.errors import FlashrtError, NotActiveError, PayloadShapeError
 from flashrt_ros.msg import Subgoal
 from flashrt_ros.nodes import messages
@@ -23,7 +22,7 @@ from flashrt_ros.nodes.arbitration import Arbiter, Rank, parse_ranks
 from flashrt_ros.nodes.conversions import duration_to_ns, joint_positions
 from flashrt_ros.nodes.declarations import PLANNER
 from flashrt_ros.nodes.fence import Fence
-from flashrt_ros.nodes.goals import Goal, GoalChecker, goal_channel, only_field, require_frame
+from flashrt_ros.nodes.goals import Goal, GoalChecker, only_field, require_frame
 from flashrt_ros.nodes.hosted_model import HostedModel
 from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.outputs import OutputReader
@@ -31,9 +30,10 @@ from flashrt_ros.nodes.parameters import Settings
 from flashrt_ros.nodes.poses import pose_goal
 from flashrt_ros.nodes.process import run_node
 from flashrt_ros.nodes.reports import GOAL_QOS
+from flashrt_ros.nodes.routes import Routes, check_named_goals, parse_routes
 from flashrt_ros.nodes.schema import apply_schema, parse_schema
 from flashrt_ros.nodes.session import SessionNode
-from flashrt_ros.nodes.words import is_named, parse_named_goals, word_values
+from flashrt_ros.nodes.words import is_named, parse_named_goals
 
 NAME = "planner_node"
 
@@ -57,7 +57,7 @@ class PlannerNode(SessionNode):
         self._writers: dict[str, Writer] = {}
         self._arbiter: Arbiter | None = None
         self._checker: GoalChecker | None = None
-        self._channel: protocol.ChannelInfo | None = None
+        self._routes: Routes | None = None
         self._joint_names: tuple[str, ...] = ()
         self._outputs: OutputReader | None = None
         self._model = HostedModel(
@@ -69,12 +69,7 @@ class PlannerNode(SessionNode):
         self._is_active = False
         self._lock = threading.Lock()
         self._num_accepted = 0
-        self._accepted = self.create_publisher(
-            Subgoal,
-            "~/accepted",
-            GOAL_QOS,
-            event_callbacks=self.reports.publisher_events("~/accepted"),
-        )
+        self._accepted = self.reports.publisher(Subgoal, "~/accepted", GOAL_QOS)
         self._listen(Subgoal, "subgoal", lambda message: message)
         self._listen(PoseStamped, "goal_pose", self._from_pose)
         self._listen(JointState, "goal_joints", self._from_joints)
@@ -83,10 +78,11 @@ class PlannerNode(SessionNode):
     # lifecycle -------------------------------------------------------------------------------
 
     def open_session(self, settings: Settings, client: EngineClient) -> None:
-        """Open a writer of the goal channel, and listen to the engine's events."""
+        """Open a writer of each goal channel served, and listen to the engine's events."""
         model = apply_schema(client.model, parse_schema(settings.texts("goal_schema")))
         env_index = settings.integer("env_index")
-        channel = self._channel = goal_channel(model, settings.text("channel"))
+        routes = parse_routes(settings.texts("channels"), settings.text("channel"), model)
+        self._routes = routes
         self._joint_names = settings.texts("joint_names") or model.joint_names
         future_ns = settings.seconds_ns("future_tolerance_s")
         lease_ns = settings.seconds_ns("lease_s")
@@ -103,16 +99,13 @@ class PlannerNode(SessionNode):
             lifetime_ns=settings.seconds_ns("goal_lifetime_s"),
             future_ns=future_ns,
             arbiter=self._arbiter,
-            channel=channel.name,
             named_goals=named_goals,
         )
-        for name in named_goals:  # refused here rather than when first needed
-            field = only_field(channel)
-            check_payload(channel, {field.name: word_values(name, field, named_goals)})
+        check_named_goals(routes, named_goals)
         self._fence.attach(client.engine_epoch)
         slots = self.connect("slots")
         self._slots.attach(slots)
-        self._writers = {channel.name: slots.open_writer(channel.name, env_index)}
+        self._writers = {name: slots.open_writer(name, env_index) for name in routes.channels}
         self._outputs = OutputReader(
             self.connect("outputs"),
             env_index=env_index,
@@ -123,7 +116,7 @@ class PlannerNode(SessionNode):
         )
         self._named_goals = named_goals
         if settings.text("model_engine"):
-            self._model.open(settings, channel, self._joint_names)
+            self._model.open(settings, routes.channel("instruction"), self._joint_names)
 
     def activate(self) -> None:
         """Take goals from here on; planners may number from the start again."""
@@ -166,17 +159,20 @@ class PlannerNode(SessionNode):
 
     def facts(self) -> dict[str, object]:
         """Return what diagnostics add for this node; refusals are counted beside them."""
-        arbiter, channel = self._arbiter, self._channel
+        arbiter, routes = self._arbiter, self._routes
         facts: dict[str, object] = {"goals accepted": self._num_accepted}
-        if arbiter is None or channel is None:
+        if arbiter is None or routes is None:
             return facts
-        place = (self.settings.integer("env_index"), channel.name)
-        holder = arbiter.holder(place, self.reports.now_ns())
-        facts["planners known"] = arbiter.num_known(place)
-        if holder is not None:
-            facts["goal from"] = (
-                f"{holder.planner} (priority {holder.priority}, lease {holder.left_ns / 1e9:.2f} s)"
-            )
+        for name in routes.channels:
+            of = "" if len(routes.channels) == 1 else f" of {name}"
+            place = (self.settings.integer("env_index"), name)
+            holder = arbiter.holder(place, self.reports.now_ns())
+            facts[f"planners{of} known"] = arbiter.num_known(place)
+            if holder is not None:
+                facts[f"goal{of} from"] = (
+                    f"{holder.planner} (priority {holder.priority}, "
+                    f"lease {holder.left_ns / 1e9:.2f} s)"
+                )
         facts["hand-overs"] = arbiter.num_hand_overs
         facts["planners forgotten"] = arbiter.num_forgotten
         if self._model.is_open:
@@ -217,15 +213,13 @@ class PlannerNode(SessionNode):
     def _commit(self, topic: str, goal: Subgoal) -> int:
         """Check and commit a goal; return the engine's number of it."""
         assert self._checker is not None
+        assert self._routes is not None
+        goal.channel = self._routes.channel(topic, goal.channel).name
         env_index = self.settings.integer("env_index")
         now_ns = self.reports.now_ns()
         checked = self._checker.check(goal, env_index=env_index, now_ns=now_ns)
-        with self._slots.use() as client:
-            writer = self._writers.get(checked.channel)
-            if writer is None:
-                writer = client.open_writer(checked.channel, env_index)
-                self._writers[checked.channel] = writer
-            sequence = writer.write(
+        with self._slots.use():
+            sequence = self._writers[checked.channel].write(
                 stamp_ns=checked.stamp_ns,
                 source_sequence=checked.sequence,
                 lifetime_ns=duration_to_ns(goal.lifetime),
@@ -237,9 +231,10 @@ class PlannerNode(SessionNode):
         ruling = checked.ruling
         won = f" won={ruling.reason}" + (f" over={ruling.over}" if ruling.over else "")
         won += " restarted=true" if ruling.is_restart else ""
+        on = f" channel={checked.channel}" if len(self._routes.channels) > 1 else ""
         self.say(
             protocol.EventKind.GOAL,
-            f"accepted topic={topic} planner={goal.planner}{won} sequence={goal.sequence} "
+            f"accepted topic={topic} planner={goal.planner}{on}{won} sequence={goal.sequence} "
             f"engine_sequence={sequence}",
             epoch=self._fence.epoch,
             generation=self._fence.generation(goal.env_index),
@@ -248,9 +243,8 @@ class PlannerNode(SessionNode):
 
     def _as_accepted(self, goal: Subgoal, checked: Goal) -> Subgoal:
         """Return the goal as it was committed: in the channel's frame and shape."""
-        assert self._channel is not None
-        goal.header.frame_id = self._channel.frame or goal.header.frame_id
-        goal.channel = checked.channel
+        assert self._routes is not None
+        goal.header.frame_id = self._routes.channels[checked.channel].frame or goal.header.frame_id
         if checked.values.dtype.kind == "f":
             goal.values = array.array("f", checked.values.ravel().tolist())
             goal.shape = array.array("I", checked.values.shape)
@@ -270,19 +264,18 @@ class PlannerNode(SessionNode):
         )
 
     def _from_pose(self, pose: PoseStamped) -> Subgoal:
-        assert self._channel is not None
-        frame, target = pose.header.frame_id, self._channel.frame
+        channel = self._channel_of("goal_pose")
+        frame, target = pose.header.frame_id, channel.frame
         require_frame(frame, target)
-        field = only_field(self._channel)
+        field = only_field(channel)
         values = pose_goal(pose.pose, field, self.frames, source=frame, target=target)
         pose.header.frame_id = target
         return self._subgoal("goal_pose", pose.header, values)
 
     def _from_joints(self, state: JointState) -> Subgoal:
         """Joints are named, so that they need no frame; the channel's own counts."""
-        assert self._channel is not None
         values = joint_positions(state, self._joint_names).tolist()
-        state.header.frame_id = self._channel.frame
+        state.header.frame_id = self._channel_of("goal_joints").frame
         return self._subgoal("goal_joints", state.header, values)
 
     def _from_text(self, text: String) -> Subgoal | None:
@@ -305,9 +298,10 @@ class PlannerNode(SessionNode):
         Called in the model's thread.
         """
         with self._lock:
-            if not self._is_active or self._channel is None:
+            if not self._is_active or self._routes is None:
                 return 0
-            header = messages.header(self.reports.now_ns(), self._channel.frame)
+            frame = self._channel_of("instruction").frame
+            header = messages.header(self.reports.now_ns(), frame)
             goal = self._subgoal("instruction", header, list(values))
             try:
                 return self._commit("instruction", goal)
@@ -317,11 +311,15 @@ class PlannerNode(SessionNode):
 
     def _subgoal(self, planner: str, header: Any, values: list[float]) -> Subgoal:
         assert self._checker is not None
-        env_index = self.settings.integer("env_index")
-        goal = Subgoal(header=header, planner=planner, env_index=env_index)
-        goal.sequence = self._checker.next_sequence(planner, env_index=env_index)
+        env_index, channel = self.settings.integer("env_index"), self._channel_of(planner).name
+        goal = Subgoal(header=header, planner=planner, env_index=env_index, channel=channel)
+        goal.sequence = self._checker.next_sequence(planner, env_index=env_index, channel=channel)
         goal.values = array.array("f", values)
         return goal
+
+    def _channel_of(self, topic: str) -> protocol.ChannelInfo:
+        assert self._routes is not None
+        return self._routes.channel(topic)
 
 
 def main(args: Sequence[str] | None = None) -> int:

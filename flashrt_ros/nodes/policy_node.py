@@ -72,30 +72,12 @@ class PolicyNode(SessionNode):
         self._goals: Subscription | None = None
         self._is_acting = False
         self._acting_lock = threading.Lock()  # a signal may come upon a transition
-        self._commands = self.create_publisher(
-            Float64MultiArray,
-            "~/commands",
-            COMMAND_QOS,
-            event_callbacks=self.reports.publisher_events("~/commands"),
+        self._commands = self.reports.publisher(Float64MultiArray, "~/commands", COMMAND_QOS)
+        self._chunks = self.reports.publisher(ActionChunk, "~/action_chunk", EVENT_QOS)
+        self._trajectories = self.reports.publisher(
+            JointTrajectory, "~/joint_trajectory", COMMAND_QOS
         )
-        self._chunks = self.create_publisher(
-            ActionChunk,
-            "~/action_chunk",
-            EVENT_QOS,
-            event_callbacks=self.reports.publisher_events("~/action_chunk"),
-        )
-        self._trajectories = self.create_publisher(
-            JointTrajectory,
-            "~/joint_trajectory",
-            COMMAND_QOS,
-            event_callbacks=self.reports.publisher_events("~/joint_trajectory"),
-        )
-        self._home = self.create_publisher(
-            CapsuleInfo,
-            "~/home",
-            FACT_QOS,
-            event_callbacks=self.reports.publisher_events("~/home"),
-        )
+        self._home = self.reports.publisher(CapsuleInfo, "~/home", FACT_QOS)
         now_ns = self.reports.now_ns
         CapsuleServices(
             self,

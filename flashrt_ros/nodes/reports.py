@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.event_handler import (
@@ -14,6 +15,7 @@ from rclpy.event_handler import (
     SubscriptionEventCallbacks,
 )
 from rclpy.node import Node
+from rclpy.publisher import Publisher
 from rclpy.qos import (
     DurabilityPolicy,
     QoSProfile,
@@ -55,12 +57,8 @@ class Reports:
         self._refusals: Counter[str] = Counter()
         self._incompatible: Counter[str] = Counter()
         self._said: dict[str, float] = {}
-        self._events = node.create_publisher(
-            ExecutionEvent, "~/events", EVENT_QOS, event_callbacks=self.publisher_events("~/events")
-        )
-        self._status = node.create_publisher(
-            EngineStatus, "~/status", FACT_QOS, event_callbacks=self.publisher_events("~/status")
-        )
+        self._events = self.publisher(ExecutionEvent, "~/events", EVENT_QOS)
+        self._status = self.publisher(EngineStatus, "~/status", FACT_QOS)
         self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
 
     def now_ns(self) -> int:
@@ -131,11 +129,12 @@ class Reports:
             incompatible_qos=self._incompatible_on(topic, "publisher")
         )
 
-    def publisher_events(self, topic: str) -> PublisherEventCallbacks:
-        """Return callbacks that report subscriptions with incompatible QoS."""
-        return PublisherEventCallbacks(
+    def publisher(self, kind: Any, topic: str, qos: QoSProfile) -> Publisher:
+        """Create a publisher of the node that reports subscriptions with incompatible QoS."""
+        events = PublisherEventCallbacks(
             incompatible_qos=self._incompatible_on(topic, "subscription")
         )
+        return self._node.create_publisher(kind, topic, qos, event_callbacks=events)
 
     def _incompatible_on(
         self, topic: str, peer: str

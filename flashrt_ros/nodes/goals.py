@@ -175,10 +175,10 @@ class GoalChecker:
             now_ns=now_ns,
         )
 
-    def next_sequence(self, planner: str, *, env_index: int) -> int:
-        """Return the next number for a sender whose messages carry none."""
-        channel = goal_channel(self._model, self._channel)
-        return self._arbiter.next_sequence((env_index, channel.name), planner)
+    def next_sequence(self, planner: str, *, env_index: int, channel: str = "") -> int:
+        """Return the next number of a channel for a sender whose messages carry none."""
+        name = goal_channel(self._model, channel or self._channel).name
+        return self._arbiter.next_sequence((env_index, name), planner)
 
     def forget(self) -> None:
         """Let planners number from the start again; nobody holds a channel."""

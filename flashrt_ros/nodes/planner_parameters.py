@@ -11,7 +11,14 @@ PLANNER: tuple[ParameterSpec, ...] = (
         "channel",
         "str",
         "",
-        "Goal channel for goals that name none; empty: the model's only one.",
+        "Goal channel for goals that name none; empty: the only one served.",
+    ),
+    ParameterSpec(
+        "channels",
+        "str[]",
+        [],
+        "Goal channels served, 'gripper topics=instruction+goal_joints' each: what comes on these "
+        "topics and names no channel goes there; empty: all of the model's.",
     ),
     ParameterSpec(
         "joint_names",

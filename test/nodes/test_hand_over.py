@@ -146,7 +146,7 @@ def test_words_that_the_yaml_names_are_a_goal(planners: Planners) -> None:
     planners.peer.until(lambda: planners.accepted)
     assert list(planners.accepted[0].values) == [-0.5, 0.25]
     assert "name=UNSUPPORTED" in planners.say("go right")
-    assert "name=UNSUPPORTED" in planners.say(" ")
+    assert "name=PAYLOAD_SHAPE" in planners.say(" ")
 
 
 def test_a_schema_that_the_model_does_not_fit_fails_configure(

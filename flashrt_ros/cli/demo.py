@@ -23,10 +23,14 @@ PLANNER = "demo_planner"
 MIN_BRANCH_LANES = 4
 """The demo forks into as many branches."""
 
+MIN_PLANNER_ENVIRONMENTS = 2
+"""One for words to the robot, and one for controls beside it."""
+
 NEEDED = {
     "rclpy": ("ros", " on x86_64, or source a ROS 2 installation"),
     "gym_pusht": ("demo", ""),
     "matplotlib": ("demo", ""),
+    "tokenizers": ("demo", ""),
 }
 """Modules without which there is no demo, with the extra that installs each."""
 
@@ -103,6 +107,15 @@ def require_hooks(configuration: Configuration) -> None:
             found=f"test_hooks: {str(engine.test_hooks).lower()}, "
             f"num_branch_lanes: {engine.num_branch_lanes}",
             fix=f"put into /**/engine: ros__parameters: {', '.join(missing)}",
+        )
+    planner = configuration.planner_engine
+    if planner is None or planner.num_environments < MIN_PLANNER_ENVIRONMENTS:
+        raise ConfigError(
+            f"the demo can't run with {configuration.path}",
+            expected=f"a planner engine of {MIN_PLANNER_ENVIRONMENTS} environments",
+            found="none" if planner is None else f"num_environments: {planner.num_environments}",
+            fix="put into /**/planner_engine: ros__parameters: num_environments: "
+            f"{MIN_PLANNER_ENVIRONMENTS}",
         )
 
 

@@ -26,6 +26,9 @@ MISSED = "#cf3f3f"
 INTERRUPT = "#ef8a1d"
 RESUME = "#7b4fc9"
 BRANCH = "#d25f9b"
+SAID = (RESUME, GOAL, MISSED)
+"""Colours of what was said, one after the other."""
+
 PATH_MAP = "flashrt_path"
 PATH_COLOURS = ("#a9c8ee", "#3f86d8", "#123a78")
 
@@ -35,6 +38,7 @@ COLOUR: dict[MomentKind, str] = {
     "resume": RESUME,
     "fork": BRANCH,
     "select": BRANCH,
+    "words": INK,
 }
 Corner = Literal["upper left", "upper right", "lower left", "lower right"]
 
@@ -47,6 +51,7 @@ MARKER: dict[MomentKind, str] = {
     "resume": "D",
     "fork": "s",
     "select": "s",
+    "words": "P",
 }
 
 
@@ -70,6 +75,54 @@ def episode(axes: Axes, trace: EpisodeTrace, *, is_small: bool) -> None:
     _legend(axes, trace, corners[0])
     if trace.branches:
         _magnified(axes, trace, corners[1])
+
+
+def words(axes: Axes, trace: EpisodeTrace) -> None:
+    """Draw an episode in words: the subgoals of each plan, numbered as they were said."""
+    _table(axes)
+    _block(axes, trace.block, None)
+    _path(axes, trace, 1.0)
+    for number, saying in enumerate(trace.sayings):
+        colour = SAID[number % len(SAID)]
+        for index, subgoal in enumerate(saying.subgoals):
+            is_reached = index < saying.num_reached
+            _ring(axes, subgoal, colour, 0.9, is_filled=is_reached)
+            _name(axes, f"{number + 1}{'abcdefghi'[index]}", subgoal, colour)
+    said = [moment for moment in trace.moments if moment.kind == "words"]
+    for number, moment in enumerate(said):
+        axes.plot(
+            *moment.position,
+            marker="o",
+            ms=12,
+            mfc=SAID[number % len(SAID)],
+            mec=TABLE,
+            mew=1.2,
+            zorder=11,
+        )
+        axes.text(
+            *moment.position,
+            f"{number + 1}",
+            color=TABLE,
+            fontsize=7.5,
+            weight="bold",
+            ha="center",
+            va="center_baseline",
+            zorder=12,
+        )
+
+
+def _name(axes: Axes, name: str, at: Point, colour: str) -> None:
+    is_left = at[0] > TABLE_M / 2
+    axes.text(
+        at[0] + (-0.02 if is_left else 0.02),
+        at[1] - 0.014,
+        name,
+        color=colour,
+        fontsize=8.5,
+        weight="bold",
+        ha="right" if is_left else "left",
+        zorder=10,
+    )
 
 
 def _branches(axes: Axes, trace: EpisodeTrace, scale: float) -> None:

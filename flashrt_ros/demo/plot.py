@@ -19,9 +19,11 @@ from flashrt_ros.demo.drawing import (
     MISSED,
     PAPER,
     PATH_COLOURS,
+    SAID,
     TABLE,
     episode,
 )
+from flashrt_ros.demo.drawing import words as draw_words
 from flashrt_ros.demo.trace import EpisodeTrace, MomentKind
 from flashrt_ros.sim.episodes import REACH_M
 
@@ -37,6 +39,7 @@ _SIDE_IN = 0.35
 _TOP_IN = 1.25
 _BOTTOM_IN = 0.65
 _SMALL_IN = 2.3
+_WORDS_IN = 3.1
 
 
 def save(
@@ -46,6 +49,7 @@ def save(
     *,
     host: Mapping[str, Any],
     is_passed: bool,
+    words: EpisodeTrace | None = None,
 ) -> None:
     """Draw everything into a file; needs no display.
 
@@ -55,12 +59,13 @@ def save(
         figures: Of the report.
         host: Of the report; stands below the picture.
         is_passed: Whether every check held.
+        words: The episode in words, None where there was none.
     """
     import matplotlib as mpl
 
     mpl.use("Agg")
     with mpl.rc_context(_style()):
-        figure = _draw(traces, figures, host, is_passed)
+        figure = _draw(traces, figures, host, is_passed, words)
         figure.savefig(path, dpi=140, facecolor=PAPER)
 
 
@@ -83,6 +88,7 @@ def _draw(
     figures: Mapping[str, Any],
     host: Mapping[str, Any],
     is_passed: bool,
+    words: EpisodeTrace | None,
 ) -> Figure:
     from matplotlib.figure import Figure
 
@@ -91,7 +97,8 @@ def _draw(
     columns = _FEW_COLUMNS if is_few else _COLUMNS
     rows = _FEW_ROWS if is_few else math.ceil(len(shown) / columns)
     tables, strip = rows * _SMALL_IN, 1.9
-    height = _TOP_IN + tables + 0.75 + strip + _BOTTOM_IN
+    said = _WORDS_IN + 0.55 if words is not None else 0.0
+    height = _TOP_IN + tables + said + 0.75 + strip + _BOTTOM_IN
     figure = Figure(figsize=(_WIDTH_IN, height))
     _title(figure, traces, figures, is_passed, height)
 
@@ -119,8 +126,14 @@ def _draw(
     for number, trace in enumerate(shown):
         axes = figure.add_subplot(small[number // columns, number % columns])
         episode(axes, trace, is_small=True)
+    if words is not None:
+        top = _TOP_IN + tables + 0.5
+        at = part(_SIDE_IN, _SIDE_IN + _WORDS_IN, top, _WORDS_IN)
+        _words(figure.add_subplot(at[0]), words)
+        at = part(_SIDE_IN + _WORDS_IN + 0.4, _WIDTH_IN - _SIDE_IN, top, _WORDS_IN)
+        _transcript(figure.add_subplot(at[0]), words, figures)
     middle = _WIDTH_IN * 0.66
-    below = _TOP_IN + tables + 0.55
+    below = _TOP_IN + tables + said + 0.55
     _timeline(figure.add_subplot(part(_SIDE_IN + 0.3, middle, below, strip)[0]), traces)
     durations = part(middle + 2.0, _WIDTH_IN - _SIDE_IN, below, strip)
     _durations(figure.add_subplot(durations[0]), figures)
@@ -196,6 +209,47 @@ def _hero(axes: Axes, trace: EpisodeTrace, kind: MomentKind) -> None:
     elif kind == "fork" and trace.seen(kind):
         title += f": {len(trace.branches)} branches from one boundary, the best selected"
     axes.set_title(title, loc="left", fontsize=9.5, color=INK, pad=5)
+
+
+def _words(axes: Axes, trace: EpisodeTrace) -> None:
+    draw_words(axes, trace)
+    axes.set_title("in words", loc="left", fontsize=9.5, color=INK, pad=5)
+
+
+def _transcript(axes: Axes, trace: EpisodeTrace, figures: Mapping[str, Any]) -> None:
+    """Write what was said, what was made of it, and what was reached."""
+    axes.set_axis_off()
+    axes.set(xlim=(0, 1), ylim=(1, 0))
+    axes.set_title(
+        "words, planner, goals, policy, robot: what was said to a robot that moves, and its plans",
+        loc="left",
+        fontsize=9.5,
+        color=INK,
+        pad=5,
+    )
+    for number, saying in enumerate(trace.sayings):
+        top = (number + 0.18) / max(3, len(trace.sayings))
+        colour = SAID[number % len(SAID)]
+        axes.text(
+            0.0,
+            top,
+            f"{number + 1}   {saying.time_s:.1f} s   \u201c{saying.text}\u201d",
+            color=colour,
+            fontsize=12,
+            weight="bold",
+            va="center",
+        )
+        parts = [
+            f"{number + 1}{'abcdefghi'[index]} ({x * 1e3:.0f}, {y * 1e3:.0f}) mm "
+            + ("reached" if index < saying.num_reached else "left")
+            for index, (x, y) in enumerate(saying.subgoals)
+        ]
+        text = "   ·   ".join(parts) or "refused: it is nothing about the table; the plan goes on"
+        axes.text(0.034, top + 0.13, text, color=INK, fontsize=10, va="center")
+    if "words_to_goal_ms" in figures:
+        quick = " and ".join(f"{value:.0f}" for value in figures["words_to_goal_ms"])
+        text = f"from words to the first goal: {quick} ms"
+        axes.text(0.034, 0.99, text, color=FAINT, fontsize=8.5, va="center")
 
 
 def _timeline(axes: Axes, traces: Sequence[EpisodeTrace]) -> None:

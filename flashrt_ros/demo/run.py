@@ -26,6 +26,7 @@ from flashrt_ros.demo.scenarios import (
     transport,
 )
 from flashrt_ros.demo.scenarios.episodes import run_episodes
+from flashrt_ros.demo.scenarios.words import run_words
 from flashrt_ros.demo.scene import Scene
 from flashrt_ros.demo.stage import Hire, InterruptedBySignal, Stage
 from flashrt_ros.demo.table import Board, LiveView, View, summary
@@ -95,6 +96,7 @@ def _on_stage(scene: Scene, options: Options) -> None:
         names = ", ".join(f"{name} {pid}" for name, pid in scene.stage.pids.items())
         view.say(f"up: {names}")
         run_episodes(scene, options.num_episodes)
+        run_words(scene)
         view.phase("lockstep: snapshot, restore, interrupt, resume")
         lockstep.enter_lab(scene, _GOAL)
         lockstep.check_replay(scene)
@@ -162,7 +164,14 @@ def _conclude(scene: Scene, options: Options, console: Console) -> None:
     picture = options.plot_file or (None if options.is_headless else PLOT_FILE)
     drawn = [trace for trace in scene.traces if len(trace.path) > 1]
     if picture is not None and drawn:
-        plot.save(picture, drawn, report.figures, host=facts, is_passed=report.is_passed)
+        plot.save(
+            picture,
+            drawn,
+            report.figures,
+            host=facts,
+            is_passed=report.is_passed,
+            words=scene.words if scene.words is not None and scene.words.sayings else None,
+        )
         console.print(f"picture: {picture}", highlight=False)
     elapsed = report.document()["duration_s"]
     verdict = (

@@ -29,6 +29,7 @@ class Scene:
         report: Takes figures, checks and controls.
         view: Shows what happens.
         traces: Episodes so far.
+        words: The episode in words, None before it.
         barriers: Of every reset: generation from which it holds, and its stamp.
         lab_frames: Recorded observations, for scenarios in lockstep.
     """
@@ -37,6 +38,7 @@ class Scene:
     report: Report
     view: View
     traces: list[EpisodeTrace] = field(default_factory=list)
+    words: EpisodeTrace | None = None
     barriers: list[tuple[int, int]] = field(default_factory=list)
     lab_frames: list[Frame] = field(default_factory=list)
 

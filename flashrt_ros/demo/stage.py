@@ -80,6 +80,7 @@ class Stage:
 
     Attributes:
         engine: Name of the engine.
+        planner_engine: Name of the planner engine.
         news: Wakes who waits for a message.
         witness: The demo's node.
         services: Calls to the nodes.
@@ -104,7 +105,8 @@ class Stage:
         self.killed: tuple[str, ...] = ()
         self.is_interrupted = False
         self._hire = hire
-        self._configuration = _named(configuration, self.engine)
+        self.planner_engine = f"{self.engine}_planner"
+        self._configuration = _named(configuration, self.engine, self.planner_engine)
         self._exits = contextlib.ExitStack()
         self._crew: Crew | None = None
 
@@ -215,14 +217,17 @@ class Stage:
         )
 
 
-def _named(configuration: Configuration, engine: str) -> Configuration:
-    """Return a configuration whose engine has a name that no other engine has."""
+def _named(configuration: Configuration, engine: str, planner_engine: str) -> Configuration:
+    """Return a configuration whose engines have names that no other engine has."""
+    assert configuration.planner_engine is not None, "checked before the demo began"
     nodes = {name: dict(values) for name, values in configuration.nodes.items()}
     for values in nodes.values():
         if "engine" in values:
             values["engine"] = engine
+    nodes["planner_node"]["model_engine"] = planner_engine
     return replace(
         configuration,
         engine=msgspec.structs.replace(configuration.engine, name=engine),
+        planner_engine=msgspec.structs.replace(configuration.planner_engine, name=planner_engine),
         nodes=nodes,
     )

@@ -213,10 +213,14 @@ def _map_panel(board: Board, columns: int) -> RenderableType:
     )
     return Panel(
         minimap.draw(trace, board.block, columns),
-        title=f"episode {trace.index + 1}/{board.num_episodes} · seed {trace.seed}",
+        title=f"{_episode(trace, board)} · seed {trace.seed}",
         subtitle=legend,
         border_style="dim",
     )
+
+
+def _episode(trace: EpisodeTrace, board: Board) -> str:
+    return "in words" if trace.index < 0 else f"episode {trace.index + 1}/{board.num_episodes}"
 
 
 def _status_panel(board: Board) -> RenderableType:

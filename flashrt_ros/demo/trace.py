@@ -11,7 +11,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Point = tuple[float, float]
 Pose = tuple[float, float, float]
-MomentKind = Literal["reset", "interrupt", "resume", "fork", "select"]
+MomentKind = Literal["reset", "interrupt", "resume", "fork", "select", "words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,32 @@ class Moment:
     position: Point
 
 
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """Something said to the planner node while the robot moved.
+
+    Attributes:
+        text: The instruction.
+        time_s: When, since the demo's first episode began.
+        subgoals: The plan made of it.
+        num_reached: Subgoals reached, in order, before something else was said.
+    """
+
+    text: str
+    time_s: float
+    subgoals: tuple[Point, ...]
+    num_reached: int
+
+
 @dataclass(slots=True)
 class EpisodeTrace:
     """One episode as it went.
 
     Attributes:
-        index: From 0.
+        index: From 0; -1 for the one in words.
         seed: Of the episode.
         block: Pose of the T at its start.
-        subgoal: Where the agent was sent.
+        subgoal: Where the agent was sent, last.
         start_s: Since the demo's first episode began.
         times_s: One for each point of ``path``.
         path: Positions of the agent.
@@ -50,6 +67,7 @@ class EpisodeTrace:
         distance_m: From the subgoal, at its end.
         block_shift_m: How far the block was pushed.
         is_reached: Judged a success.
+        sayings: What was said, in order; empty where subgoals came without words.
     """
 
     index: int
@@ -68,6 +86,7 @@ class EpisodeTrace:
     distance_m: float = 0.0
     block_shift_m: float = 0.0
     is_reached: bool = False
+    sayings: list[Saying] = field(default_factory=list)
 
     def add(self, time_s: float, position: Point) -> None:
         """Append a point of the path."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import Float64MultiArray
+from std_msgs.msg import Float64MultiArray, String
 
 from flashrt_ros.demo.trace import Point, Pose
 from flashrt_ros.demo.waiting import News
@@ -21,6 +22,7 @@ from flashrt_ros.nodes.reports import EVENT_QOS, FACT_QOS, GOAL_QOS
 NUM_FRAMES = 24
 """Camera frames kept, the newest ones."""
 
+_WORDS = "instruction"  # as the planner node names what makes goals of words
 _ROBOT_QOS = QoSProfile(depth=2, reliability=ReliabilityPolicy.RELIABLE)
 
 
@@ -90,6 +92,19 @@ class Frame:
     joints: Any
 
 
+@dataclass(frozen=True, slots=True)
+class WordGoal:
+    """A goal that the planner node made of words.
+
+    Attributes:
+        values: Its coordinates, m.
+        heard_ns: When it was heard of, CLOCK_MONOTONIC.
+    """
+
+    values: tuple[float, ...]
+    heard_ns: int
+
+
 class Witness(Node):
     """Subscribes to everything the demo looks at.
 
@@ -106,7 +121,10 @@ class Witness(Node):
         chunks: Every chunk published, oldest first.
         events: Every event of the policy node, oldest first.
         goal_events: Every event of the planner node, oldest first.
-        goals: Stamp of every goal that the planner process sent, by its number.
+        goals: Number and stamp of every goal that the planner process sent, or that the
+            planner node made of words.
+        from_words: Goals that the planner node made of words, in order.
+        scenes: What the robot said of where things are, in order.
         refusals: What the policy node's diagnostics count, by ``"<source> <code name>"``.
         commands: Every command to the robot ever published, oldest first.
         status: The policy node's newest status.
@@ -121,13 +139,16 @@ class Witness(Node):
         self.chunks: list[Chunk] = []
         self.events: list[Any] = []
         self.goal_events: list[Any] = []
-        self.goals: dict[int, int] = {}
+        self.goals: set[tuple[int, int]] = set()
+        self.from_words: list[WordGoal] = []
+        self.scenes: list[str] = []
         self.refusals: dict[str, int] = {}
         self.commands: list[tuple[float, ...]] = []
         self.status: Any = None
         self._joints: dict[int, Any] = {}
         self.images = self.create_publisher(Image, "image", _ROBOT_QOS)
         self.joints = self.create_publisher(JointState, "joint_states", _ROBOT_QOS)
+        self.words = self.create_publisher(String, "instruction", GOAL_QOS)
         for kind, topic, take, qos in (
             (JointState, "sim/ground_truth", self._take_truth, _ROBOT_QOS),
             (JointState, "joint_states", self._take_joints, qos_profile_sensor_data),
@@ -138,6 +159,8 @@ class Witness(Node):
             (Float64MultiArray, "policy_node/commands", self._take_command, EVENT_QOS),
             (EngineStatus, "policy_node/status", self._take_status, FACT_QOS),
             (Subgoal, "demo_planner/sent", self._take_goal, GOAL_QOS),
+            (Subgoal, "planner_node/accepted", self._take_accepted, GOAL_QOS),
+            (String, "scene", self._take_scene, GOAL_QOS),
             (DiagnosticArray, "/diagnostics", self._take_diagnostics, 10),
         ):
             self.create_subscription(kind, topic, take, qos)
@@ -202,7 +225,19 @@ class Witness(Node):
 
     def _take_goal(self, message: Any) -> None:
         with self.news.change():
-            self.goals[message.sequence] = stamp_to_ns(message.header.stamp)
+            self.goals.add((message.sequence, stamp_to_ns(message.header.stamp)))
+
+    def _take_accepted(self, message: Any) -> None:
+        if message.planner != _WORDS:
+            return
+        goal = WordGoal(tuple(message.values), time.monotonic_ns())
+        with self.news.change():
+            self.goals.add((message.sequence, stamp_to_ns(message.header.stamp)))
+            self.from_words.append(goal)
+
+    def _take_scene(self, message: Any) -> None:
+        with self.news.change():
+            self.scenes.append(message.data)
 
     def _take_command(self, message: Any) -> None:
         with self.news.change():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flashrt_ros.demo.trace import EpisodeTrace
+from flashrt_ros.demo.trace import EpisodeTrace, Saying
 from flashrt_ros.demo.witness import Chunk
 
 
@@ -42,6 +42,20 @@ def forked_trace() -> EpisodeTrace:
     trace.selected = 2
     trace.happened("fork", trace.times_s[10], trace.path[10])
     trace.happened("select", trace.times_s[11], trace.path[11])
+    return trace
+
+
+@pytest.fixture
+def words_trace() -> EpisodeTrace:
+    trace = make_trace(-1)
+    trace.sayings = [
+        Saying("go to the lower right, then back", 0.0, ((0.384, 0.384), (0.1, 0.1)), 1),
+        Saying("go left of the block", 1.0, ((0.14, 0.15),), 0),
+        Saying("make me a coffee", 2.0, (), 0),
+    ]
+    for saying in trace.sayings:
+        at = trace.path[round(10 * saying.time_s)]
+        trace.happened("words", saying.time_s, at)
     return trace
 
 

@@ -53,14 +53,15 @@ def test_a_chunk_from_before_the_reset_is_stale(chunk: Chunk, late: dict[str, in
 
 
 def test_a_chunk_that_names_what_was_sent_is_named(chunk: Chunk) -> None:
-    assert is_named(chunk, {5: 1_500}, {1_600})
+    assert is_named(chunk, {(5, 1_500)}, {1_600})
 
 
 @pytest.mark.parametrize(
-    ("goals", "stamps"), [({5: 1_501}, {1_600}), ({6: 1_500}, {1_600}), ({5: 1_500}, {1_601})]
+    ("goals", "stamps"),
+    [({(5, 1_501)}, {1_600}), ({(6, 1_500)}, {1_600}), ({(5, 1_500)}, {1_601})],
 )
 def test_a_chunk_that_names_what_nobody_sent_is_not(
-    chunk: Chunk, goals: dict[int, int], stamps: set[int]
+    chunk: Chunk, goals: set[tuple[int, int]], stamps: set[int]
 ) -> None:
     assert not is_named(chunk, goals, stamps)
 

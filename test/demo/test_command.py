@@ -81,6 +81,31 @@ def test_a_file_without_what_the_demo_needs_is_refused_first(
     assert f"ros__parameters: {missing}" in error
 
 
+@needs_robot
+@pytest.mark.parametrize(
+    ("planner", "found"), [(None, "none"), ({"num_environments": 1}, "num_environments: 1")]
+)
+def test_a_file_without_a_planner_for_words_is_refused_first(
+    planner: dict[str, object] | None,
+    found: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "own.yaml"
+    sections: dict[str, object] = {
+        "/**/engine": {"ros__parameters": {"test_hooks": True, "num_branch_lanes": 4}}
+    }
+    if planner is not None:
+        sections["/**/planner_engine"] = {"ros__parameters": planner}
+    file.write_text(yaml.safe_dump(sections))
+    monkeypatch.setattr(demo, "hire", lambda *_: pytest.fail("a process was started"))
+    assert main(["demo", "--headless", "--config", str(file)]) == 1
+    error = capsys.readouterr().err
+    assert found in error
+    assert "num_environments: 2" in error
+
+
 def test_the_packaged_file_has_what_the_demo_needs() -> None:
     demo.require_hooks(load(default_config_path().with_name(demo.CONFIG_NAME)))
 
@@ -103,7 +128,7 @@ def test_a_signal_stops_everything(number: signal.Signals, tmp_path: Path) -> No
             lines.append(line)
             if "up: engine" in line:
                 break
-        assert len(marked_processes(MARK, token)) >= 6, "".join(lines)
+        assert len(marked_processes(MARK, token)) >= 7, "".join(lines)
         command.send_signal(number)
         rest = command.communicate(timeout=UP_S)[0]
     assert command.returncode == 130, "".join(lines) + rest

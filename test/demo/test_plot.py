@@ -35,6 +35,26 @@ def test_a_picture_is_drawn_without_a_display(
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_was_said_stands_in_the_picture(
+    trace: EpisodeTrace, words_trace: EpisodeTrace, tmp_path: Path
+) -> None:
+    import matplotlib as mpl
+
+    from flashrt_ros.demo import plot
+
+    file = tmp_path / "demo.svg"
+    figures = {**FIGURES, "words_to_goal_ms": [91.2, 130.0]}
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        plot.save(file, [trace], figures, host=host(), is_passed=True, words=words_trace)
+    text = file.read_text()
+    for saying in words_trace.sayings:
+        assert saying.text in text
+    assert "1a (384, 384) mm reached" in text
+    assert "2a (140, 150) mm left" in text
+    assert "refused" in text
+    assert "91 and 130 ms" in text
+
+
 def test_a_picture_of_a_run_that_broke_off(trace: EpisodeTrace, tmp_path: Path) -> None:
     from flashrt_ros.demo import plot
 

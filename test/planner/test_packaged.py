@@ -60,7 +60,13 @@ def test_a_turn_goes_on_from_the_one_before(engine: PlannerEngine) -> None:
 def test_text_that_it_was_not_made_for_still_gives_a_plan(engine: PlannerEngine) -> None:
     grammar = engine.core.constraint.grammar
     for text in ("go to 火", "\x00", "<|end|>", "done; go 9 9", "?" * 200):
-        assert parse_plan(grammar, instruct(engine, text))
+        parse_plan(grammar, instruct(engine, text))
+
+
+def test_what_can_not_be_followed_has_no_subgoal(engine: PlannerEngine) -> None:
+    for text, scene in (("make me a coffee", SCENE), ("go to the fridge", SCENE), (WORDS, "")):
+        assert instruct(engine, text, scene) == "done"
+    assert instruct(engine, WORDS, SCENE) != "done"
 
 
 def test_another_model_needs_a_checkpoint() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashrt_ros.demo.ear import Heard
+from flashrt_ros.demo.following import Follower
 from flashrt_ros.demo.judge import Judge
 from flashrt_ros.demo.scene import Scene
 from flashrt_ros.demo.trace import EpisodeTrace, Point
@@ -25,7 +26,6 @@ _RETURN_TICKS = 15  # to come back from it
 _BEFORE_INTERRUPT = 8
 _MID_CHUNK = range(2, 6)  # places in a chunk that count as its middle
 _DETOUR_M = (0.06, 0.11)
-_NEXT_S = 3.0
 _FIRST_ACTION_S = 5.0
 
 
@@ -59,8 +59,6 @@ class EpisodeRun:
 
     def __init__(self, scene: Scene, index: int, seed: int) -> None:
         self._scene = scene
-        self._num_seen = 0
-        self._start_ns = 0
         self.episode = sample_episode(seed)
         self.trace = EpisodeTrace(index, seed, self.episode.block, self.episode.subgoal)
         self.judge = Judge(self.episode.subgoal, self.episode.block)
@@ -75,9 +73,10 @@ class EpisodeRun:
         scene.reset_policy(f"episode-{self.trace.index}", self.trace.seed)
         scene.witness.begin_episode()
         reply = scene.services.reset_simulator(self.trace.seed)
-        self._start_ns = reply.stamp.sec * 10**9 + reply.stamp.nanosec
-        self._origin_ns = origin_ns or self._start_ns
-        self.trace.start_s = (self._start_ns - self._origin_ns) / 1e9
+        start_ns = reply.stamp.sec * 10**9 + reply.stamp.nanosec
+        self._follower = Follower(scene.witness, scene.stage.news, start_ns)
+        self._origin_ns = origin_ns or start_ns
+        self.trace.start_s = (start_ns - self._origin_ns) / 1e9
         self.trace.happened("reset", self.trace.start_s, self.episode.agent)
         scene.traces.append(self.trace)
         scene.view.board.traces.append(self.trace)
@@ -103,7 +102,7 @@ class EpisodeRun:
             ScenarioError: The robot has fallen silent.
         """
         while not self.judge.is_over and not until():
-            self._see(self._next_truth())
+            self._see(self._follower.next())
 
     def finish(self) -> None:
         """Follow to the end, and write down how it ended."""
@@ -202,19 +201,6 @@ class EpisodeRun:
         self.follow(lambda: under() is not None)
         first = scene.stage.news.wait(under, _FIRST_ACTION_S, "an action under a goal sent again")
         return round((first.produced_ns - asked_ns) / 1e6, 2)
-
-    def _next_truth(self) -> Truth:
-        truths = self._scene.witness.truths
-
-        def look() -> Truth | None:
-            while self._num_seen < len(truths):
-                truth = truths[self._num_seen]
-                self._num_seen += 1
-                if truth.stamp_ns >= self._start_ns:
-                    return truth
-            return None
-
-        return self._scene.stage.news.wait(look, _NEXT_S, "the robot's next position")
 
     def _see(self, truth: Truth) -> None:
         self.trace.add((truth.stamp_ns - self._origin_ns) / 1e9, truth.agent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from flashrt_ros.demo.scene import Scene
@@ -13,7 +12,7 @@ def check_names(scene: Scene) -> None:
     """Compare what every chunk names with what the planner and the robot have sent."""
     witness, report = scene.witness, scene.report
     with scene.stage.news.change():
-        chunks, goals = list(witness.chunks), dict(witness.goals)
+        chunks, goals = list(witness.chunks), set(witness.goals)
         stamps = set(witness.frame_stamps)
     unnamed = [chunk for chunk in chunks if not is_named(chunk, goals, stamps)]
     report.note("chunks", len(chunks))
@@ -40,17 +39,17 @@ def check_names(scene: Scene) -> None:
     )
 
 
-def is_named(chunk: Chunk, goals: Mapping[int, int], stamps: set[int]) -> bool:
+def is_named(chunk: Chunk, goals: set[tuple[int, int]], stamps: set[int]) -> bool:
     """Tell whether a chunk names a goal and an observation that were really sent.
 
     Args:
         chunk: As published.
-        goals: Stamp of every goal, by the planner's number.
+        goals: The planner's number and the stamp of every goal.
         stamps: Of every observation.
     """
     return (
         chunk.goal_sequence > 0
-        and goals.get(chunk.goal_source_sequence) == chunk.goal_stamp_ns
+        and (chunk.goal_source_sequence, chunk.goal_stamp_ns) in goals
         and chunk.observation_sequence > 0
         and chunk.observation_stamp_ns in stamps
     )

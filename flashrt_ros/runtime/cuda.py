@@ -224,7 +224,11 @@ class CudaBackend(Backend):
     def _graph(self, recipe: Recipe, lane: int) -> CudaGraph:
         stream = self._stream_of(recipe)
         pool, _ = self._pools[stream]
-        with torch.inference_mode(False), torch.no_grad():
+        with (
+            exhaustion_told(f"a graph of {recipe.key}", self._device),
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):
             captured = capture_graph(recipe, lane, self._driver, stream, pool, self.synchronize)
         return CudaGraph(recipe, lane, captured, self._submit, self._graph, self.synchronize)
 

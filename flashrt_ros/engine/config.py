@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -121,17 +122,33 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         check_device(self.device)
-        for name, (low, high) in RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(
-                    f"engine parameter '{name}' is out of range",
-                    expected=f"{low} to {high}",
-                    found=value,
-                )
+        check_ranges(self, RANGES, "engine")
         if not all(0.0 < bound < math.inf for bound in self.seam_max_step):
             raise ConfigError(
                 "engine parameter 'seam_max_step' is out of range",
                 expected="positive, finite numbers",
                 found=self.seam_max_step,
+            )
+
+
+def check_ranges(
+    config: msgspec.Struct, ranges: Mapping[str, tuple[float, float]], owner: str
+) -> None:
+    """Refuse a parameter that is out of its range.
+
+    Args:
+        config: Has the parameters.
+        ranges: Smallest and largest value of each that has a range.
+        owner: Whose parameters they are, for the message.
+
+    Raises:
+        ConfigError: One is.
+    """
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{owner} parameter '{name}' is out of range",
+                expected=f"{low} to {high}",
+                found=value,
             )

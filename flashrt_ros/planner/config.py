@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.config import EngineConfig, check_ranges
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.planner.grammar import PlanGrammar
 from flashrt_ros.runtime.devices import check_device
@@ -123,14 +123,7 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         check_device(self.device)
-        for name, (low, high) in RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(
-                    f"planner engine parameter '{name}' is out of range",
-                    expected=f"{low} to {high}",
-                    found=value,
-                )
+        check_ranges(self, RANGES, "planner engine")
         if self.chunk_length % 64:
             raise ConfigError(
                 "planner engine parameter 'chunk_length' is out of range",

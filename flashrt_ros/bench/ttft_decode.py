@@ -53,7 +53,9 @@ def run(
         name: Case(call, context.device.time_wall, partial(sessions[name].restore, capsule))
         for name, call in calls.items()
     }
-    samples = context.measure(cases, Plan(seconds, max_rounds=30, warm_up=1), text)
+    is_tiny = context.is_tiny
+    plan = Plan(seconds, min_rounds=1 if is_tiny else 3, max_rounds=30, warm_up=0 if is_tiny else 1)
+    samples = context.measure(cases, plan, text)
     ms = {name: found.host_us / 1e3 / NUM_TOKENS for name, found in samples.items()}
     row_ms, is_cuda = median(ms[_ROW]), context.device.name == "cuda"
     rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from flashrt_ros.bench import ttft, ttft_decode, ttft_set, ttft_transformers
 from flashrt_ros.bench.context import Context
-from flashrt_ros.bench.devices import HostDevice
+from flashrt_ros.bench.devices import GpuDevice, HostDevice
 from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.sampling import Case, Sample
 from flashrt_ros.bench.ttft_models import (
@@ -272,3 +273,16 @@ def test_the_ablation_says_where_each_part_is_missed(make_context: Callable[...,
     assert all(row.median is not None and row.median < 64 for row in others)
     assert all("diverges" in row.title for row in others)
     assert not result.missed
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("is_ablation", [False, True])
+def test_the_bench_runs_on_a_device(
+    make_context: Callable[..., Context], is_ablation: bool
+) -> None:
+    context = dataclasses.replace(make_context(is_ablation=is_ablation), device=GpuDevice())
+    result = ttft.run(context)
+    bytes_alike = [row for row in result.rows if row.unit in ("logits", "tokens")]
+    assert bytes_alike
+    assert all(row.met for row in bytes_alike)

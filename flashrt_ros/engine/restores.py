@@ -141,7 +141,8 @@ class Restores:
         """Do what goes with a restore and is not part of where the environment stands."""
         core, moves = self._core, self._moves
         moves.retire(left)
-        core.store.require_memory(capsule)
+        if left is None:  # a standby lane had the bytes of home, which no use keeps or loses
+            core.store.require_memory(capsule)
         if env.interruptions:
             moves.clear_interruptions(env)
         if core.branches:

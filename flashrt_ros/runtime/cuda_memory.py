@@ -93,12 +93,18 @@ def allocate(num_bytes: int, device: torch.device, what: str) -> torch.Tensor:
 
     Raises:
         DeviceMemoryError: There is no such memory; nothing stays allocated.
+        DeviceLostError: The device's context is gone.
     """
-    with exhaustion_told(what, device, f"{num_bytes} bytes"):
-        # The allocator splits and caches: a block that is given back can be had again.
-        tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-    tensor.zero_()
-    torch.cuda.current_stream(device).synchronize()
+    calls, stream = driver(), int(torch.cuda.current_stream(device).cuda_stream)
+    try:
+        with exhaustion_told(what, device, f"{num_bytes} bytes"):
+            # The allocator splits and caches: a block that is given back can be had again.
+            tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    except RuntimeError:
+        calls.synchronize(stream)  # where the device is lost, the driver says so
+        raise
+    calls.fill(tensor.data_ptr(), 0, num_bytes, stream)
+    calls.synchronize(stream)
     return tensor
 
 

@@ -223,6 +223,52 @@ def test_a_program_that_finds_no_memory_is_told_as_that(full_device: torch.devic
         raise CaptureError("it raised OutOfMemoryError") from exhausted()
 
 
+class Filler:
+    """Fills memory of the host; finds the device lost when told to."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+
+    def fill(self, target: int, value: int, num_bytes: int, stream: int) -> None:
+        assert stream == STREAM
+        ctypes.memset(target, value, num_bytes)
+
+    def synchronize(self, stream: int) -> None:
+        if self.is_lost:
+            raise DeviceLostError("lost")
+
+
+@pytest.fixture
+def filler(monkeypatch: pytest.MonkeyPatch) -> Filler:
+    class Current:
+        cuda_stream = STREAM
+
+    filler = Filler()
+    monkeypatch.setattr(cuda_memory, "driver", lambda: filler)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Current())
+    return filler
+
+
+def test_memory_of_the_device_is_zero(filler: Filler) -> None:
+    made = cuda_memory.allocate(4096, torch.device("cpu"), "a block")
+    assert made.dtype == torch.uint8
+    assert made.tolist() == [0] * 4096
+
+
+def test_a_device_that_is_lost_when_memory_is_asked_for_says_so(
+    filler: Filler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any, **options: Any) -> torch.Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "empty", fails)
+    with pytest.raises(RuntimeError, match="illegal"):
+        cuda_memory.allocate(64, torch.device("cpu"), "a block")
+    filler.is_lost = True
+    with pytest.raises(DeviceLostError):
+        cuda_memory.allocate(64, torch.device("cpu"), "a block")
+
+
 def test_other_refusals_stay_what_they_are(full_device: torch.device) -> None:
     with (
         pytest.raises(CaptureError, match="its own"),

@@ -13,6 +13,8 @@ from types import TracebackType
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import EngineGoneError, FlashrtError, NotActiveError
 
+_TOLD_S = 3.0
+
 _LOOK_S = 0.25
 """How long one attempt sleeps before the wait may be ended or talked about."""
 
@@ -94,6 +96,7 @@ def connect(
     request_s: float,
     is_closing: threading.Event,
     progress: Callable[[str], None],
+    start_with: str = "python -m flashrt_ros.engine",
 ) -> EngineClient:
     """Connect, waiting for an engine that still loads and captures.
 
@@ -103,7 +106,8 @@ def connect(
         wait_s: How long to wait for the engine.
         request_s: Longest wait for one answer later on.
         is_closing: Ends the wait.
-        progress: Told once a second what is waited for.
+        progress: Told at once, and every three seconds, what is waited for and how to start it.
+        start_with: Command that runs such an engine, its name left out.
 
     Raises:
         EngineGoneError: No engine answered in time, or the node closes.
@@ -111,7 +115,7 @@ def connect(
         PeerRefusedError: It does not admit this user.
     """
     start = time.monotonic()
-    told = start - 1.0
+    told = start - _TOLD_S
     while True:
         left = start + wait_s - time.monotonic()
         try:
@@ -127,6 +131,9 @@ def connect(
                 ) from error
             if is_closing.is_set():
                 raise
-            if now - told >= 1.0:
+            if now - told >= _TOLD_S:
                 told = now
-                progress(f"waiting for engine '{name}' for {now - start:.0f} s")
+                progress(
+                    f"waiting for engine '{name}', {now - start:.0f} of {wait_s:g} s; if it is not "
+                    f"on its way, start it: {start_with} --name {name}"
+                )

@@ -134,13 +134,21 @@ class SessionNode(ManagedNode):
         """Return an engine's full name; a relative one stands in the node's namespace."""
         return engine_name(self.get_namespace(), name)
 
-    def connect(self, purpose: str, wait_s: float = 0.0, *, engine: str = "") -> EngineClient:
+    def connect(
+        self,
+        purpose: str,
+        wait_s: float = 0.0,
+        *,
+        engine: str = "",
+        start_with: str = "python -m flashrt_ros.engine",
+    ) -> EngineClient:
         """Open one more connection to the engine.
 
         Args:
             purpose: What it is for; part of the client's name.
             wait_s: How long to wait for the engine.
             engine: Another engine's name, relative or absolute; "" for the node's own.
+            start_with: As for ``links.connect``.
 
         Raises:
             EngineGoneError: No engine answered within ``wait_s``.
@@ -152,6 +160,7 @@ class SessionNode(ManagedNode):
             request_s=self.settings.number("request_timeout_s"),
             is_closing=self.is_closing,
             progress=self._progress,
+            start_with=start_with,
         )
 
     def say(

@@ -290,6 +290,17 @@ def test_a_planner_engine_that_hangs_does_not_hold_up_a_node_that_leaves(
         planner.process.send_signal(signal.SIGCONT)
 
 
+def test_a_planner_engine_that_is_not_there_is_waited_for_with_a_word(
+    talk: Talk, bench: Bench, peer: Peer
+) -> None:
+    node = bench.planner(
+        "__ns:=/lone", engine="/engine", model_engine="nobody", connect_timeout_s=0.5
+    )
+    assert not peer.change(f"lone/{NODE}", "configure")
+    node.wait_for_line("start it: python -m flashrt_ros.planner --name lone/nobody")
+    node.wait_for_line("no engine 'lone/nobody' answered within 0.5 s")
+
+
 def test_the_end_of_the_planner_engine_is_a_fault(talk: Talk, bench: Bench, peer: Peer) -> None:
     planner = start_planner_engine(bench, "lost/planner_engine")
     node = bench.planner("__ns:=/lost", engine="/engine", model_engine="planner_engine")

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+from builtin_interfaces.msg import Duration
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
@@ -125,6 +126,22 @@ def test_a_chunk_says_what_it_was_made_from(robot: Robot) -> None:
     assert list(chunk.joint_names) == ["x", "y"]
     assert len(chunk.actions) == chunk.horizon * chunk.action_dim
     assert chunk.step.nanosec == 100_000_000
+
+
+def test_a_chunk_says_until_when_its_goal_may_be_acted_on(robot: Robot) -> None:
+    robot.run()
+    assert stamp_to_ns(robot.chunks[-1].goal_expires) == 0
+    robot.sequence += 1
+    goal = robot.goal(robot.sequence, lifetime=Duration(sec=30, nanosec=5))
+    reply = robot.peer.call(Interrupt, f"{NODE}/interrupt", reason="goal", has_goal=True, goal=goal)
+    assert reply.success, reply.error_msg
+    robot.chunks.clear()
+    robot.peer.until(
+        lambda: any(chunk.goal_sequence == reply.goal_sequence for chunk in robot.chunks), "a chunk"
+    )
+    chunk = robot.chunks[-1]
+    assert chunk.goal_stamp == goal.header.stamp
+    assert stamp_to_ns(chunk.goal_expires) == stamp_to_ns(chunk.goal_stamp) + 30_000_000_005
 
 
 def test_every_action_comes_as_a_command(robot: Robot) -> None:

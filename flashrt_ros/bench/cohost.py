@@ -242,7 +242,7 @@ def _planner_parameters(context: Context, name: str) -> Mapping[str, Any]:
         "max_positions": 2048 if is_big else 768,
         "chunk_length": 256 if is_big else 64,
         "prefixes": ["persona = You move a pusher on a table. " * 8],
-        "max_tokens": 96,
+        "max_tokens": 32,
         "capsule_host_quota_bytes": 0,
     }
 

@@ -7,13 +7,21 @@ from collections.abc import Mapping
 _DECAY = 16
 """An estimate comes down by this part of what it is above the last node."""
 
+_AVERAGED = 8
+"""Nodes that an average is taken over, about."""
+
+_FORGET_NS = 100_000_000
+"""How long a node waits until most of what an estimate is above the average is forgotten."""
+
 
 class Slack:
     """Says when a member that has no deadlines of its own may submit a node.
 
     A node fits if what nodes of its kind took, and a reserve, pass before the nearest
-    deadline. The estimate of a kind is what the longest took, and comes down slowly with each
-    that took less; a kind that never ran counts as the longest of those that did.
+    deadline. The estimate of a kind is what the longest took. It comes down slowly with each that
+    took less, and while a node waits to what its kind takes on average, so that one that was held
+    up for once does not keep all others waiting. A kind that never ran counts as the longest of
+    those that did.
 
     A node that does not fit waits, but no longer than the floor: then it is *owed*, and runs
     as soon as the others have nothing to submit, after as long again in any case. So a
@@ -30,8 +38,10 @@ class Slack:
     ) -> None:
         self._reserve_ns = reserve_ns
         self._floor_ns = floor_ns
-        self._estimates_ns = dict(estimates_ns or {})
+        self._estimates_ns = {kind: float(ns) for kind, ns in (estimates_ns or {}).items()}
+        self._averages_ns = dict(self._estimates_ns)
         self._waiting_ns: int | None = None
+        self._forgot_ns = 0
         self._largest_ns = 0
 
     @property
@@ -43,8 +53,8 @@ class Slack:
         """Return how long before a deadline a node of a kind may still begin, ns."""
         estimate_ns = self._estimates_ns.get(kind)
         if estimate_ns is None:
-            estimate_ns = max(self._estimates_ns.values(), default=0)
-        return estimate_ns + self._reserve_ns
+            estimate_ns = max(self._estimates_ns.values(), default=0.0)
+        return round(estimate_ns) + self._reserve_ns
 
     def fits(self, kind: str, now_ns: int, deadline_ns: int | None) -> bool:
         """Tell whether a node would be done before the nearest deadline; None for no deadline."""
@@ -53,7 +63,8 @@ class Slack:
     def wait(self, now_ns: int, deadline_ns: int | None) -> None:
         """Note that a node waits, and what slack it has found."""
         if self._waiting_ns is None:
-            self._waiting_ns = now_ns
+            self._waiting_ns = self._forgot_ns = now_ns
+        self._forget(now_ns)
         if deadline_ns is not None:
             self._largest_ns = max(self._largest_ns, deadline_ns - now_ns)
 
@@ -81,7 +92,19 @@ class Slack:
 
         One that was owed replaces it: the estimate may be what kept the others from fitting.
         """
+        average_ns = self._averages_ns.get(kind, took_ns)
+        self._averages_ns[kind] = average_ns + (took_ns - average_ns) / _AVERAGED
         before_ns = self._estimates_ns.get(kind, 0)
-        if not was_owed and took_ns < before_ns:
-            took_ns = before_ns - (before_ns - took_ns) // _DECAY
-        self._estimates_ns[kind] = took_ns
+        if was_owed or took_ns >= before_ns:
+            self._estimates_ns[kind] = took_ns
+        else:
+            self._estimates_ns[kind] = before_ns - (before_ns - took_ns) / _DECAY
+
+    def _forget(self, now_ns: int) -> None:
+        """Bring estimates down to the averages, as far as the time since the last call says."""
+        part = min(1.0, (now_ns - self._forgot_ns) / _FORGET_NS)
+        self._forgot_ns = now_ns
+        for kind, average_ns in self._averages_ns.items():
+            above_ns = self._estimates_ns[kind] - average_ns
+            if above_ns > 0:
+                self._estimates_ns[kind] -= above_ns * part

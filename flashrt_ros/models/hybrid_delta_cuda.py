@@ -54,15 +54,16 @@ def _delta_step(
     return output
 
 
-def unit_rows(rows: Tensor) -> Tensor:
-    """Divide each of ``[T, H, D]`` by its length; inside an operator only."""
-    rows = rows.contiguous()
-    output = torch.empty_like(rows)
-    size = rows.shape[-1]
-    num_rows = rows.numel() // size
-    _unit_kernel[(triton.cdiv(num_rows, _BLOCK_ROWS),)](
-        rows,
-        output,
+def unit_pair(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide each row of both, ``[T, H, D]``, by its length; inside an operator only."""
+    queries, keys = queries.contiguous(), keys.contiguous()
+    units = torch.empty_like(queries), torch.empty_like(keys)
+    size = queries.shape[-1]
+    num_rows = queries.numel() // size
+    _unit_kernel[(triton.cdiv(num_rows, _BLOCK_ROWS), 2)](
+        queries,
+        keys,
+        *units,
         num_rows,
         NORM_EPS,
         SIZE=size,
@@ -70,7 +71,7 @@ def unit_rows(rows: Tensor) -> Tensor:
         BLOCK_ROWS=_BLOCK_ROWS,
         num_warps=4,
     )
-    return output
+    return units
 
 
 @triton.jit
@@ -113,15 +114,21 @@ def _step_kernel(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _unit_kernel(
-    rows,
-    output,
+    queries,
+    keys,
+    unit_queries,
+    unit_keys,
     num_rows,
     eps,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
-    """A few rows."""
+    """A few rows of one of the two."""
+    if tl.program_id(1) == 0:
+        rows, output = queries, unit_queries
+    else:
+        rows, output = keys, unit_keys
     row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     column = tl.arange(0, BLOCK)
     place = row.to(tl.int64)[:, None] * SIZE + column[None, :]

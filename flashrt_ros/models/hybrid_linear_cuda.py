@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from flashrt_ros.models.hybrid_delta_cuda import unit_rows
+from flashrt_ros.models.hybrid_delta_cuda import unit_pair
 from flashrt_ros.models.hybrid_library_cuda import operator
 from flashrt_ros.models.hybrid_linear import DeltaInputs
 
@@ -87,9 +87,10 @@ def _delta_chunk(
     rule = importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
     # Made unit here: the package's own kernel for it adds up in another order where there are
     # many rows. What it returns as state is new memory, and is copied back to its address.
+    unit_queries, unit_keys = unit_pair(queries, keys)
     output, following = rule(
-        unit_rows(queries)[None],
-        unit_rows(keys)[None],
+        unit_queries[None],
+        unit_keys[None],
         values[None].contiguous(),
         g=decay[None].contiguous(),
         beta=strength[None].contiguous(),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
 
 from flashrt_ros.errors import PayloadRangeError, PayloadTypeError
 
@@ -19,6 +22,13 @@ def checked_tokens(tokens: Sequence[int], vocab_size: int) -> list[int]:
         PayloadTypeError: One is no integer.
         PayloadRangeError: One is outside the vocabulary.
     """
+    # Long prompts all at once; what is no plain list of tokens is looked at one by one.
+    with suppress(ValueError, TypeError, OverflowError):
+        array = np.asarray(tokens)
+        is_plain = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
+        if is_plain and int(array.min()) >= 0 and int(array.max()) < vocab_size:
+            plain: list[int] = array.tolist()
+            return plain
     checked: list[int] = []
     for at, token in enumerate(tokens):
         try:

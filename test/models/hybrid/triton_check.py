@@ -20,7 +20,7 @@ from torch import Tensor
 
 from flashrt_ros.models.hybrid_checkpoint import random_tensors
 from flashrt_ros.models.hybrid_config import HybridConfig
-from flashrt_ros.models.hybrid_delta_cuda import triton_delta_step, unit_rows
+from flashrt_ros.models.hybrid_delta_cuda import triton_delta_step, unit_pair
 from flashrt_ros.models.hybrid_kernels import TORCH_KERNELS, HybridKernels, select_kernels
 from flashrt_ros.models.hybrid_linear import DeltaInputs, torch_delta_chunk, torch_delta_step
 from flashrt_ros.models.hybrid_lm import HybridLm
@@ -187,8 +187,9 @@ class Check:
         states.append(states[0].clone())
         close(triton_delta_step(inputs, states[0]), torch_delta_step(inputs, states[1]))
         close(states[0], states[1])
-        rows = self.draw(5, 2, 16)
-        close(unit_rows(rows), torch.nn.functional.normalize(rows, dim=-1))
+        pair = self.draw(5, 2, 16), self.draw(5, 2, 16)
+        for found, rows in zip(unit_pair(*pair), pair, strict=True):
+            close(found, torch.nn.functional.normalize(rows, dim=-1))
 
     def choices(self) -> None:
         for vocab_size in (32, 3000):

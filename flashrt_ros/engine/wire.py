@@ -99,8 +99,10 @@ def receive(
     if flags & _CUT_OFF:
         for fd in fds:
             os.close(fd)
+        is_short = max_fds > 0 and not fds and flags & socket.MSG_CTRUNC
         raise ProtocolError(
             "a message did not fit",
             expected=f"at most {MAX_MESSAGE_BYTES} bytes and {max_fds} descriptors",
+            fix="raise the limit of open files: no descriptor is left" if is_short else None,
         )
     return memoryview(buffer)[:length], list(fds)

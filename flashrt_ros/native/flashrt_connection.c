@@ -110,6 +110,11 @@ static int take(flashrt_client *client, fr_reader *message, uint64_t *tag, int *
     close(received);
   if (!length && fits)
     return end_with_errno(client, error, 0);
+  if (fd && !num_fds && (head.msg_flags & MSG_CTRUNC))
+    return fr_end(client, error, FLASHRT_SHARED_MEMORY,
+                  "engine '%s' sent memory that could not be taken: expected a free descriptor; "
+                  "raise the limit of open files",
+                  client->engine);
   return fr_end(client, error, FLASHRT_PROTOCOL, "a message of engine '%s' %s", client->engine,
                 fits ? "could not be decoded" : "did not fit");
 }

@@ -265,6 +265,23 @@ def test_a_childs_copy_of_the_socket_does_not_keep_a_dead_writer_alive(
         os.kill(grandchild, signal.SIGKILL)
 
 
+def test_a_client_without_a_descriptor_left_is_told_so(run_client: RunClient) -> None:
+    starved = run_client(
+        """
+        import contextlib, resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        for descriptor in range(64):
+            with contextlib.suppress(OSError):
+                os.dup(0)
+        try:
+            client.open_writer("goal")
+        except Exception as error:
+            print(error, flush=True)
+        """
+    )
+    assert "limit of open files" in starved.line()
+
+
 def test_a_client_can_not_truncate_the_memory(client: Any) -> None:
     request = protocol.OpenWriter(0, "goal", 0)
     opened, fds = client._transport.exchange(request, protocol.WriterOpened, max_fds=1)

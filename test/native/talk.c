@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -143,6 +144,19 @@ static int call_all(int wanted)
   return wanted;
 }
 
+/* Open a channel with every descriptor taken. */
+static void open_without_descriptors(const char *channel)
+{
+  int taken[1024], count = 0;
+  struct rlimit limit = {sizeof taken / sizeof *taken, sizeof taken / sizeof *taken};
+  setrlimit(RLIMIT_NOFILE, &limit);
+  while ((taken[count] = dup(0)) >= 0)
+    count++;
+  answer(flashrt_open_writer(client, channel, 0, &writer, &error));
+  while (count--)
+    close(taken[count]);
+}
+
 static void call_all_in_child(void)
 {
   int status = 0;
@@ -213,6 +227,9 @@ static void obey(char *line)
     answer(flashrt_release(client, &output, &error));
   } else if (!strcmp(word, "ping")) {
     answer(flashrt_ping(client, &error));
+  } else if (!strcmp(word, "starve")) { /* channel */
+    sscanf(rest, "%63s", name);
+    open_without_descriptors(name);
   } else if (!strcmp(word, "fork")) {
     call_all_in_child();
   } else {

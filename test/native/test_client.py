@@ -352,6 +352,15 @@ def test_a_forked_child_may_not_use_the_connection(
     talker.finish()
 
 
+def test_a_process_without_a_descriptor_left_is_told_so(
+    start_talker: Any, engine: Any, client: EngineClient
+) -> None:
+    talker = start_talker(engine.name)
+    assert "limit of open files" in talker.refused("starve goal")
+    assert talker.refused("ping").startswith("ENGINE_GONE ")
+    talker.finish()
+
+
 # engines that are not there --------------------------------------------------------------------
 
 

@@ -180,7 +180,7 @@ typedef struct flashrt_channel {
  *
  * The ring is given back when the connection is closed. UNKNOWN_CHANNEL, UNKNOWN_ENVIRONMENT:
  * the model has none such. NO_WRITER_RING: every ring is taken. SHARED_MEMORY: the memory can't
- * be trusted or mapped. UNSUPPORTED: a field's dtype or rank is not known here.
+ * be trusted or mapped, or no descriptor is left for it. UNSUPPORTED: a field's dtype or rank is not known here.
  */
 FLASHRT_API int flashrt_open_writer(flashrt_client *client, const char *channel,
                                     uint32_t env_index, flashrt_writer **out,

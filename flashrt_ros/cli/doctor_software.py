@@ -23,7 +23,13 @@ TORCH_RANGE = ((2, 9), (2, 14))
 """From the first, below the second; as in ``pyproject.toml``."""
 
 REQUIRED = ("numpy", "msgspec", "PyYAML", "rich", "safetensors", "torch", "xxhash")
-DEMO = ("gym-pusht", "matplotlib")
+_DEMO = ("'flashrt-ros demo' and the simulated robot do not run", "demo")
+EXTRAS = {
+    "gym-pusht": _DEMO,
+    "matplotlib": _DEMO,
+    "tokenizers": ("no planner engine starts, so that no words become subgoals", "lm"),
+}
+"""Libraries that only some things need: what does not run without one, and the extra with it."""
 
 MAX_DOMAIN = 101
 """Above it a domain's ports reach into those that Linux gives to clients."""
@@ -66,7 +72,7 @@ def check_software(version: Version = installed_version) -> list[Row]:
     """Report Python, the package, its libraries and its files."""
     rows = [python_row(platform.python_version()), _platform(), _package()]
     rows += [library_row(name, version(name)) for name in REQUIRED]
-    rows += [_demo_library(name, version(name)) for name in DEMO]
+    rows += [_extra_library(name, version(name)) for name in EXTRAS]
     rows.append(weights_row(Path(flashrt_ros.__file__).parent / "models" / "weights"))
     return rows
 
@@ -127,24 +133,21 @@ def library_row(name: str, found: str | None) -> Row:
     return Row(SOFTWARE, name, Status.OK, found)
 
 
-def _demo_library(name: str, found: str | None) -> Row:
+def _extra_library(name: str, found: str | None) -> Row:
     if found is not None:
         return Row(SOFTWARE, name, Status.OK, found)
+    problem, extra = EXTRAS[name]
     return Row(
-        SOFTWARE,
-        name,
-        Status.WARN,
-        "missing",
-        "'flashrt-ros demo' and the simulated robot do not run",
-        "pip install 'flashrt_ros[demo]'",
+        SOFTWARE, name, Status.WARN, "missing", problem, f"pip install 'flashrt_ros[{extra}]'"
     )
 
 
 def weights_row(folder: Path) -> Row:
     """Judge the weights that ship with the package."""
-    files = sorted(folder.glob("*.safetensors"))
+    files = sorted(folder.rglob("*.safetensors"))
     if files:
-        return Row(SOFTWARE, "weights", Status.OK, ", ".join(file.name for file in files))
+        names = ", ".join(str(file.relative_to(folder)) for file in files)
+        return Row(SOFTWARE, "weights", Status.OK, names)
     return Row(
         SOFTWARE,
         "weights",

@@ -124,7 +124,7 @@ def test_libraries(name: str, version: str | None, expected: Status) -> None:
 def test_missing_libraries_are_named() -> None:
     rows = {row.name: row for row in doctor_software.check_software(lambda name: None)}
     assert all(rows[name].status is Status.FAIL for name in doctor_software.REQUIRED)
-    assert all(rows[name].status is Status.WARN for name in doctor_software.DEMO)
+    assert all(rows[name].status is Status.WARN for name in doctor_software.EXTRAS)
 
 
 def test_weights(tmp_path: Path) -> None:

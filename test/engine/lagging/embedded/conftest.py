@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,13 @@ class SlowRig:
     """An engine over a slow device, with writers that scribble over what they have on loan."""
 
     def __init__(
-        self, create: Callable[..., Any], *, has_own_memory: bool = False, **options: object
+        self,
+        create: Callable[..., Any],
+        *,
+        has_own_memory: bool = False,
+        model: type[Memoryless] = Memoryless,
+        links: Mapping[str, Any] | None = None,
+        **options: object,
     ) -> None:
         self.now_ns = 1_000_000_000
         self.stamp_ns = 0
@@ -87,7 +93,7 @@ class SlowRig:
         config = EngineConfig(model="minimal", **options)  # type: ignore[arg-type]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(assembly, "make_backend", lambda device: self.backend)
-            self.engine = Engine(Memoryless(), config, clock_ns=lambda: self.now_ns)
+            self.engine = Engine(model(), config, clock_ns=lambda: self.now_ns, **links or {})
         self.written: dict[tuple[str, int], tuple[float, ...]] = {}
         self._rings = {name: self.engine.open_writer(name, 0) for name in ("goal", "observation")}
         self._goals: list[int] = []
@@ -244,6 +250,12 @@ class SlowRig:
 
     def kinds(self) -> list[tuple[str, int]]:
         return [(kind.name.lower(), index) for kind, _, index in self.watcher.outputs]
+
+
+@pytest.fixture(scope="session")
+def memoryless() -> type[Memoryless]:
+    """The model that rigs are over unless told otherwise."""
+    return Memoryless
 
 
 @pytest.fixture(scope="session")

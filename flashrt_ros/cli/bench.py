@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from rich.text import Text
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.registry import BENCHES
 from flashrt_ros.cli.consoles import make_console
+from flashrt_ros.cli.files import check_picture, check_target
 from flashrt_ros.errors import ConfigError, FlashrtError
 
 if TYPE_CHECKING:
@@ -182,9 +182,8 @@ def _context(device: Device, seconds: float, progress: Progress, task: TaskID) -
 
 
 def _check_files(arguments: argparse.Namespace, *, is_all: bool) -> None:
-    for file in (arguments.json, arguments.plot):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise ConfigError(f"there is no folder for '{file}'", fix="make it first")
+    if arguments.json is not None and not arguments.json.is_dir():
+        check_target(arguments.json)
     if arguments.plot is None:
         return
     if is_all and not arguments.plot.is_dir():
@@ -194,11 +193,8 @@ def _check_files(arguments: argparse.Namespace, *, is_all: bool) -> None:
             found=arguments.plot,
             fix="make it first",
         )
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(
-            "--plot needs 'matplotlib', which is not installed",
-            fix="pip install 'flashrt_ros[demo]'",
-        )
+    # In a folder each bench gets a file of its own name.
+    check_picture(arguments.plot / "x.png" if arguments.plot.is_dir() else arguments.plot)
 
 
 def _write(path: Path, name: str, results: Sequence[Result]) -> None:

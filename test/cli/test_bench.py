@@ -142,6 +142,34 @@ def test_a_budget_that_is_none(benches: dict[str, Fake], flashrt: Flashrt, secon
     assert "--budget" in err
 
 
+@pytest.mark.parametrize("name", ["good", "all"])
+def test_an_ablation_of_another_bench(
+    benches: dict[str, Fake], flashrt: Flashrt, name: str
+) -> None:
+    code, _, err = flashrt("bench", name, "--ablation")
+    assert code == 1
+    assert f"expected ttft, found {name}" in err
+    assert not benches["good"].budgets
+
+
+def test_an_ablation_is_asked_for_in_the_context(
+    benches: dict[str, Fake], flashrt: Flashrt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    fake = Fake("ttft", 5.0)
+    whole = fake.run
+
+    def run(context: Context) -> Result:
+        asked.append(context.is_ablation)
+        return whole(context)
+
+    monkeypatch.setattr(fake, "run", run)
+    benches["ttft"] = fake
+    assert flashrt("bench", "ttft", "--ablation")[0] == 0
+    assert flashrt("bench", "ttft")[0] == 0
+    assert asked == [True, False]
+
+
 def test_an_unknown_bench(benches: dict[str, Fake], flashrt: Flashrt) -> None:
     assert flashrt("bench", "better")[0] == 2
 

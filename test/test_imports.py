@@ -74,7 +74,10 @@ ROS_ROOMS = {"nodes", "sim", "demo", "bench"}
 
 TRITON = [
     "flashrt_ros.models.hybrid_attention_cuda",
+    "flashrt_ros.models.hybrid_choose_cuda",
+    "flashrt_ros.models.hybrid_delta_cuda",
     "flashrt_ros.models.hybrid_kernels_cuda",
+    "flashrt_ros.models.hybrid_matrix_cuda",
     "flashrt_ros.models.hybrid_ops_cuda",
 ]
 """Modules of kernels, which only a GPU machine has the package for."""

@@ -167,14 +167,14 @@ class Chain:
         """Have a plan written; return its subgoals."""
         self.events.clear()
         self.instruction.publish(String(data=text))
-        self.peer.until(lambda: self._told("done turn="), "the end of the turn")
+        self.peer.until(lambda: self.told("done turn="), "the end of the turn")
         return [
             event.detail.partition("values=")[2]
             for event in self.events
             if event.kind == ExecutionEvent.SUBGOAL
         ]
 
-    def _told(self, text: str) -> bool:
+    def told(self, text: str) -> bool:
         return any(
             event.kind == ExecutionEvent.TURN and event.detail.startswith(text)
             for event in self.events
@@ -338,6 +338,18 @@ def test_what_a_caller_left_behind_is_reverted_by_itself(chain: Chain) -> None:
     after = chain.after(stamp_to_ns(here.header.stamp))
     assert after.position == here.position
     assert ask(EpisodePart.Request.RELEASE).error_code == errors.NotActiveError.code
+
+
+def test_a_snapshot_waits_for_the_end_of_a_turn(chain: Chain) -> None:
+    chain.begin()
+    chain.events.clear()
+    chain.instruction.publish(String(data="go round the block, " * 8))
+    chain.peer.until(lambda: chain.told("begun turn="), "the turn")
+    facts = dict(fact.split("=", 1) for fact in chain.snapshot("turned").episode.facts)
+    assert facts["planner.tick"] == "2"
+    assert chain.told("done turn=")
+    assert not chain.told("abandoned")
+    chain.call(DropEpisode, f"{POLICY}/episode/drop", name="turned")
 
 
 def test_a_name_that_is_taken_and_one_that_is_none_are_refused(chain: Chain) -> None:

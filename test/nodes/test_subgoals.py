@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from flashrt_ros.engine.protocol import Event, EventKind
-from flashrt_ros.nodes.subgoals import SubgoalSequence, SubgoalThread, detail_fields
+from flashrt_ros.nodes.subgoals import (
+    SubgoalSequence,
+    SubgoalState,
+    SubgoalThread,
+    detail_fields,
+)
 
 WAIT_S = 20.0
 DWELL_NS = 1_000
@@ -170,3 +175,129 @@ def test_the_thread_commits_in_order_and_outlives_a_failure() -> None:
     assert taken == [(0.0, 0.0), (0.1, 0.0), (0.2, 0.0)]
     assert len(errors) == 1
     assert "no engine" in errors[0]
+
+
+# standing still ------------------------------------------------------------------------------
+
+
+def planned(sequence: SubgoalSequence, number: int, *plan: tuple[float, float]) -> None:
+    sequence.note(turn("begun", number))
+    for values in plan:
+        sequence.note(subgoal(number, *values))
+    sequence.note(turn("done", number))
+
+
+def test_a_plan_goes_on_from_its_state_as_it_did(sequence: SubgoalSequence) -> None:
+    planned(sequence, 1, (0.1, 0.2), (0.3, 0.4), (0.5, 0.6))
+    assert sequence.next(0, None) == (0.1, 0.2)
+    sequence.note_sequence(7)
+    state = sequence.state(400)
+    assert state == SubgoalState(((0.3, 0.4), (0.5, 0.6)), (0.1, 0.2), 400, 7)
+
+    def go_on(start_ns: int) -> list[tuple[float, ...] | None]:
+        return [sequence.next(start_ns + step * DWELL_NS // 4, None) for step in range(8)]
+
+    first = go_on(400)
+    planned(sequence, 2, (0.9, 0.9), (0.8, 0.8))
+    sequence.put_state(state, 9_000, generation=5)
+    assert go_on(9_000) == first
+    assert (0.5, 0.6) in first
+
+
+def test_the_event_of_the_move_that_brought_a_plan_back_does_not_clear_it(
+    sequence: SubgoalSequence,
+) -> None:
+    sequence.put_state(SubgoalState(((0.3, 0.4),)), 0, generation=5)
+    sequence.note(Event(EventKind.RESTORE, 1, 0, 5, 0, "", 0, "copy"))
+    assert sequence.num_waiting == 1
+    sequence.note(Event(EventKind.RESTORE, 1, 0, 6, 0, "", 0, "copy"))
+    assert sequence.num_waiting == 0
+
+
+def test_a_plan_that_is_brought_back_is_no_turn_of_the_engines(sequence: SubgoalSequence) -> None:
+    """An engine that was started again counts its turns from 1."""
+    sequence.put_state(SubgoalState(((0.3, 0.4),)), 0, generation=5)
+    planned(sequence, 1, (0.9, 0.9))
+    assert sequence.next(0, None) == (0.9, 0.9)
+    assert sequence.num_waiting == 0
+
+
+@pytest.mark.parametrize("end", ["done", "abandoned", "failed", "interrupted"])
+def test_a_turn_is_settled_once_its_end_was_heard(sequence: SubgoalSequence, end: str) -> None:
+    assert sequence.is_settled(0)
+    assert not sequence.is_settled(1), "begun, and not heard of yet"
+    sequence.note(turn("begun", 1))
+    sequence.note(subgoal(1, 0.1, 0.2))
+    assert not sequence.is_settled(1)
+    sequence.note(turn(end, 1))
+    assert sequence.is_settled(1)
+
+
+class Held:
+    """A thread on a clock that stands, and what it committed."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.goals: list[tuple[float, ...]] = []
+        self.changed = threading.Condition()
+        self.sequence = SubgoalSequence(dwell_ns=DWELL_NS, reached_m=0.0)
+        self.thread = SubgoalThread(
+            self.sequence, now_ns=lambda: self.now_ns, commit=self.commit, on_error=pytest.fail
+        )
+
+    def commit(self, values: tuple[float, ...]) -> int:
+        with self.changed:
+            self.goals.append(values)
+            self.changed.notify_all()
+            return len(self.goals)
+
+    def wait_for(self, count: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.goals) >= count, WAIT_S)
+
+    def plan(self, number: int, *plan: tuple[float, float]) -> None:
+        self.thread.note(turn("begun", number))
+        for values in plan:
+            self.thread.note(subgoal(number, *values))
+        self.thread.note(turn("done", number))
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    found = Held()
+    yield found
+    found.thread.close()
+
+
+def test_no_goal_is_made_while_it_is_held_and_the_time_does_not_count(held: Held) -> None:
+    held.plan(1, (0.1, 0.2), (0.3, 0.4))
+    held.wait_for(1)
+    assert held.thread.hold(1, WAIT_S)
+    held.now_ns = 50 * DWELL_NS
+    assert held.thread.state() == SubgoalState(((0.3, 0.4),), (0.1, 0.2), 0, 1)
+    held.thread.release()
+    assert held.thread.state().elapsed_ns == 0
+    held.now_ns += DWELL_NS
+    held.wait_for(2)
+    assert held.goals == [(0.1, 0.2), (0.3, 0.4)]
+
+
+def test_a_turn_whose_end_is_not_heard_of_can_not_be_held(held: Held) -> None:
+    held.thread.note(turn("begun", 1))
+    assert not held.thread.hold(1, 0.01)
+    held.thread.note(turn("done", 1))
+    assert held.thread.hold(1, WAIT_S)
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_a_goal_that_is_pending_is_given_again_at_the_release(held: Held, is_pending: bool) -> None:
+    assert held.thread.hold(0, WAIT_S)
+    state = SubgoalState(((0.3, 0.4),), (0.1, 0.2), 5, 9)
+    held.thread.put_state(state, generation=1, is_pending=is_pending)
+    held.thread.release()
+    assert held.goals == [(0.1, 0.2)] * is_pending
+    stands = held.thread.state()
+    assert (stands.waiting, stands.goal, stands.elapsed_ns) == (((0.3, 0.4),), (0.1, 0.2), 5)
+    held.now_ns += DWELL_NS
+    held.wait_for(1 + is_pending)
+    assert held.goals[-1] == (0.3, 0.4)

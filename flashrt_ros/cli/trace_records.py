@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flashrt_ros.engine.protocol import Event, EventKind, OutputKind, Provenance
+from flashrt_ros.engine.protocol import Event, EventKind, GoalSource, OutputKind, Provenance
 
-Key = tuple[int, int]
-"""The engine's epoch, and its number of a goal."""
+Key = tuple[int, int] | tuple[int, int, str]
+"""The engine's epoch, its number of a goal, and the channel unless it is the first for goals."""
 
 _OTHER_CLOCK_NS = 3600 * 1_000_000_000
 """A stamp further from the wall clock than this is on a clock of its own, as simulated time is."""
@@ -25,7 +25,7 @@ class GoalRecord:
     """One goal on its way; what was not seen is None.
 
     Attributes:
-        sequence: The engine's number.
+        sequence: The engine's number, on its channel.
         source_sequence: The planner's own number.
         planner: Its name, "" where only the engine was asked.
         stamp_ns: The planner's stamp, on its own clock.
@@ -38,6 +38,7 @@ class GoalRecord:
         acted_tick: Tick of that action.
         last_acted_ns: Last action seen.
         num_actions: Actions seen.
+        channel: Goal channel, "" for the model's first.
     """
 
     sequence: int
@@ -53,6 +54,7 @@ class GoalRecord:
     acted_tick: int | None = None
     last_acted_ns: int | None = None
     num_actions: int = 0
+    channel: str = ""
 
     @property
     def first_ns(self) -> int | None:
@@ -133,7 +135,7 @@ class Trace:
             self._accepted(event.engine_epoch, said, at_ns)
         elif {"sequence", "source_sequence", "stamp_ns"} <= said.keys():
             goal = self._goal(
-                (event.engine_epoch, int(said["sequence"])),
+                _key(event.engine_epoch, int(said["sequence"]), said.get("channel", "")),
                 int(said["source_sequence"]),
                 int(said["stamp_ns"]),
             )
@@ -152,12 +154,16 @@ class Trace:
             kind: Which of the two.
             at_ns: When it was made.
         """
-        number = (made.engine_epoch, made.goal_sequence)
-        if not made.goal_sequence:
-            return
+        first = GoalSource("", made.goal_sequence, made.goal_source_sequence, made.goal_stamp_ns, 0)
+        for source in (first, *made.other_goals):
+            if source.sequence:
+                self._acted(source, made, kind, at_ns)
+
+    def _acted(self, source: GoalSource, made: Provenance, kind: OutputKind, at_ns: int) -> None:
+        number = _key(made.engine_epoch, source.sequence, source.channel)
         if number not in self.goals:
             self._old.add(number)
-        goal = self._goal(number, made.goal_source_sequence, made.goal_stamp_ns)
+        goal = self._goal(number, source.source_sequence, source.stamp_ns)
         if kind == OutputKind.CHUNK:
             if goal.chunk_ns is None and number not in self._old:
                 goal.chunk_ns = at_ns
@@ -191,7 +197,7 @@ class Trace:
 
     def _accepted(self, epoch: int, said: dict[str, str], at_ns: int) -> None:
         """Take in what a planner node says: it knows the sender, and when the engine answered."""
-        number = (epoch, int(said["engine_sequence"]))
+        number = _key(epoch, int(said["engine_sequence"]), said.get("channel", ""))
         self._named[number] = (said.get("planner", ""), at_ns)
         while len(self._named) > 1000:
             del self._named[next(iter(self._named))]
@@ -202,6 +208,7 @@ class Trace:
         goal = self.goals.get(number)
         if goal is None:
             goal = self.goals[number] = GoalRecord(number[1], source_sequence, stamp_ns)
+            goal.channel = number[2] if len(number) == 3 else ""
             if abs(stamp_ns - self.began_ns) < _OTHER_CLOCK_NS:
                 goal.written_ns = stamp_ns
             self._name(number, goal)
@@ -212,6 +219,10 @@ class Trace:
         if planner or at_ns:
             goal.planner = planner
             goal.committed_ns = goal.committed_ns or at_ns
+
+
+def _key(epoch: int, sequence: int, channel: str) -> Key:
+    return (epoch, sequence, channel) if channel else (epoch, sequence)
 
 
 def _pairs(detail: str) -> dict[str, str]:

@@ -36,7 +36,7 @@ def trace_view(trace: Trace) -> RenderableType:
     for goal in trace.goals.values():
         start_ns = goal.first_ns
         table.add_row(
-            str(goal.sequence),
+            f"{goal.channel} {goal.sequence}".strip(),
             goal.planner or _NONE,
             str(goal.source_sequence),
             _clock(goal),

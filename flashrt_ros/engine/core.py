@@ -169,14 +169,14 @@ class Core:
         """Publish that an environment latched a goal it had not read before.
 
         ``node`` is the plan's node before which that was, 0 at its beginning. The channel is
-        told where the model has several for goals.
+        told unless it is the model's first one for goals.
         """
         detail = (
             f"sequence={goal.sequence} source_sequence={goal.source_sequence} "
             f"stamp_ns={goal.stamp_ns} committed_ns={goal.committed_ns} "
             f"latched_ns={self.clock_ns()}"
         )
-        if self.latches.has_several_goals:
+        if channel != self.latches.first_goal:
             detail = f"channel={channel} {detail}"
         if node:
             detail += f" node={node}"

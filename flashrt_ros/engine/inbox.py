@@ -20,7 +20,7 @@ class Inbox:
 
     Attributes:
         specs: Of the channels, by name.
-        has_several_goals: Whether more than one of them takes goals.
+        first_goal: Name of the first one that takes goals, "" for none.
     """
 
     def __init__(self, channels: Mapping[str, Readable]) -> None:
@@ -33,7 +33,7 @@ class Inbox:
             tuple(name for name, spec in self.specs.items() if spec.role is role)
             for role in (ChannelRole.GOAL, ChannelRole.OBSERVATION)
         )
-        self.has_several_goals = len(self._goals) > 1
+        self.first_goal = self._goals[0] if self._goals else ""
 
     def channel(self, name: str) -> Readable:
         """Return a channel by name.

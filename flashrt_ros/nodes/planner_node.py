@@ -231,7 +231,7 @@ class PlannerNode(SessionNode):
         ruling = checked.ruling
         won = f" won={ruling.reason}" + (f" over={ruling.over}" if ruling.over else "")
         won += " restarted=true" if ruling.is_restart else ""
-        on = f" channel={checked.channel}" if len(self._routes.channels) > 1 else ""
+        on = f" channel={checked.channel}" if checked.channel != self._routes.first else ""
         self.say(
             protocol.EventKind.GOAL,
             f"accepted topic={topic} planner={goal.planner}{on}{won} sequence={goal.sequence} "

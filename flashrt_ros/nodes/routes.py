@@ -23,11 +23,14 @@ class Routes:
         channels: By name, in the model's order.
         topics: Channel of messages that name none, by topic.
         default: Channel of those on other topics, "" for the only one served.
+        first: The model's first goal channel, served or not; what is told of goals names the
+            others.
     """
 
     channels: Mapping[str, ChannelInfo]
     topics: Mapping[str, str]
-    default: str = ""
+    default: str
+    first: str
 
     def channel(self, topic: str, name: str = "") -> ChannelInfo:
         """Return the channel that a message on a topic goes to.
@@ -87,7 +90,8 @@ def parse_routes(texts: Sequence[str], default: str, model: ModelInfo) -> Routes
             topics[topic] = entry.name
     if not served:
         goal_channel(model)  # says that the model takes no goals
-    routes = Routes({n: c for n, c in served.items() if n in names or not names}, topics, default)
+    channels = {name: one for name, one in served.items() if name in names or not names}
+    routes = Routes(channels, topics, default, next(iter(served)))
     if default:
         routes.channel("subgoal", default)
     return routes

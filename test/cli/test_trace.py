@@ -13,13 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from flashrt_ros.cli.trace_records import Trace
 from flashrt_ros.cli.trace_views import trace_view
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.engine.protocol import Event, EventKind, OutputKind, Provenance
+from flashrt_ros.engine.protocol import Event, EventKind, GoalSource, OutputKind, Provenance
 
 Flashrt = Callable[..., tuple[int, str, str]]
 MS = 1_000_000
@@ -75,6 +76,19 @@ class TestRecords:
         trace.output(provenance(1), OutputKind.ACTION, START + MS)
         trace.output(provenance(1, epoch=8), OutputKind.ACTION, START + MS)
         assert len(trace.goals) == 2
+
+    def test_goals_of_a_further_channel_are_others(self) -> None:
+        trace = Trace(START)
+        trace.event(latched(1), START + 5 * MS)
+        trace.event(latched(1, " channel=gripper"), START + 6 * MS)
+        made = msgspec.structs.replace(
+            provenance(1), other_goals=(GoalSource("gripper", 1, 9, START, 0),)
+        )
+        trace.output(made, OutputKind.ACTION, START + 9 * MS)
+        first, second = trace.goals.values()
+        assert (first.channel, first.latched_ns) == ("", START + 5 * MS)
+        assert (second.channel, second.latched_ns) == ("gripper", START + 6 * MS)
+        assert first.acted_ns == second.acted_ns == START + 9 * MS
 
     def test_a_stamp_of_another_clock_is_not_placed(self) -> None:
         trace = Trace(START + 10**16)

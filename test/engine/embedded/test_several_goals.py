@@ -218,7 +218,7 @@ def test_provenance_and_capsules_tell_of_each(rig: TwoGoals) -> None:
     (gripper,) = origin.other_goals
     assert gripper == GoalOrigin("gripper", sequence, 77, 5, 1005)
     details = [e.detail for e in rig.events if e.kind == EventKind.GOAL]
-    assert [detail.split()[0] for detail in details] == ["channel=goal", "channel=gripper"]
+    assert [detail.split()[0] for detail in details] == ["sequence=2", "channel=gripper"]
 
 
 def test_a_restore_brings_all_back(rig: TwoGoals) -> None:

@@ -77,6 +77,7 @@ TRITON = [
     "flashrt_ros.models.hybrid_choose_cuda",
     "flashrt_ros.models.hybrid_delta_cuda",
     "flashrt_ros.models.hybrid_kernels_cuda",
+    "flashrt_ros.models.hybrid_linear_cuda",
     "flashrt_ros.models.hybrid_matrix_cuda",
     "flashrt_ros.models.hybrid_ops_cuda",
 ]

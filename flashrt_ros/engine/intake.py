@@ -187,16 +187,14 @@ class Intake(Inbox):
         bounds = [self._barriers.stamp_ns(env.env_index, name) for name in self._observations]
         return max(bounds, default=0)
 
-    def goal_bound_ns(self, env: Environment) -> dict[str, int]:
+    def goal_bounds(self, env: Environment) -> dict[str, int]:
         """Return the stamp that goals must have reached, by channel, 0 where any does."""
         return {name: self._barriers.stamp_ns(env.env_index, name) for name in self._goals}
 
-    def set_goal_bound(self, env: Environment, stamp_ns: int | Mapping[str, int]) -> None:
-        """Refuse goals stamped before ``stamp_ns`` from now on, by channel or on every one."""
-        if isinstance(stamp_ns, int):
-            stamp_ns = dict.fromkeys(self._goals, stamp_ns)
-        for name, bound_ns in stamp_ns.items():
-            self._barriers.set_stamp(env.env_index, name, bound_ns)
+    def set_goal_bounds(self, env: Environment, bounds: Mapping[str, int]) -> None:
+        """Refuse goals stamped before these from now on, by channel."""
+        for name, stamp_ns in bounds.items():
+            self._barriers.set_stamp(env.env_index, name, stamp_ns)
 
 
 def _do_nothing() -> None:

@@ -183,7 +183,7 @@ class Moves:
     def clear_interruptions(self, env: Environment) -> None:
         """Forget the interrupt stack, and the bound on goals that it brought."""
         if env.interruptions:
-            self._core.latches.set_goal_bound(env, env.interruptions[0].goal_bound_ns)
+            self._core.latches.set_goal_bounds(env, env.interruptions[0].goal_bounds)
         while env.interruptions:
             self.recycle(env.interruptions.pop().capsule)
 

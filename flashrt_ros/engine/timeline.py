@@ -92,15 +92,15 @@ class Interruption:
 
     Attributes:
         capsule: The interrupted boundary.
-        goal: Those in force then.
-        goal_bound_ns: Stamp that goals had to have reached then, by channel.
+        goals: Those in force then.
+        goal_bounds: Stamp that goals had to have reached then, by channel.
         reason: As the caller gave it.
         was_held: An interrupt before it had asked for a pause that nothing had ended.
     """
 
     capsule: Capsule
-    goal: GoalCopies
-    goal_bound_ns: Mapping[str, int]
+    goals: GoalCopies
+    goal_bounds: Mapping[str, int]
     reason: str
     was_held: bool
 

@@ -164,10 +164,10 @@ class Verbs:
         was_held = env.is_held and not core.latches.has_new_goal(env)
         # the goal in force is the newest committed, whether or not a plan has latched it
         core.latches.promote_goal(env)
-        goal = core.goals.in_force(env)
-        bound_ns = core.latches.goal_bound_ns(env)
+        goals = core.goals.in_force(env)
+        bounds = core.latches.goal_bounds(env)
         env.interruptions.append(
-            Interruption(capsule, goal, bound_ns, request.reason, was_held=was_held)
+            Interruption(capsule, goals, bounds, request.reason, was_held=was_held)
         )
         boundary = self._ticks.abandon(env)
         sequence = 0
@@ -182,7 +182,7 @@ class Verbs:
                 now_ns=started,
             )
             # a goal that was on its way when this one was given must not replace it
-            core.latches.set_goal_bound(env, {ring.channel.spec.name: commit.stamp_ns})
+            core.latches.set_goal_bounds(env, {ring.channel.spec.name: commit.stamp_ns})
         env.parent = capsule.id
         env.generation += 1
         self._moves.flush(env)
@@ -223,10 +223,10 @@ class Verbs:
         self._moves.retire(left)
         self._core.seams.bridge(env.lane)
         env.interruptions.pop()
-        self._core.latches.set_goal_bound(env, top.goal_bound_ns)
+        self._core.latches.set_goal_bounds(env, top.goal_bounds)
         if not request.keep_goal:
             self._core.latches.raise_goal_barrier(env)
-            self._core.goals.replay(env, top.goal)
+            self._core.goals.replay(env, top.goals)
         # what was interrupted may have been a pause; a goal that is to be kept ends it
         env.is_held = top.was_held and not request.keep_goal
         self._moves.truncate_boundaries(env)

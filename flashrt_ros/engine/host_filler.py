@@ -93,9 +93,10 @@ class Filler:
         Raises:
             DeviceLostError: Nothing can run any more.
         """
-        index = self._choose(deadline_ns, others_wait, others_have_work)
-        if index is None:
+        chosen = self._choose(deadline_ns, others_wait, others_have_work)
+        if chosen is None:
             return False
+        index, is_owed = chosen
         self._next = index + 1
         member = self._members[index]
         kind, started_ns = member.engine.next_node, self._clock_ns()
@@ -104,7 +105,6 @@ class Filler:
             member.engine.advance()
             member.slack.note(TAKING_IN, self._clock_ns() - started_ns)
             return True
-        is_owed = not member.slack.fits(kind, started_ns, deadline_ns)
         self._tell(member, kind, is_owed)
         member.slack.rest()
         self._node = _Node(member, kind, started_ns, is_owed)
@@ -115,8 +115,8 @@ class Filler:
 
     def _choose(
         self, deadline_ns: int | None, others_wait: bool, others_have_work: bool
-    ) -> int | None:
-        """Return the index of the member whose turn it is, None where nothing may run."""
+    ) -> tuple[int, bool] | None:
+        """Say whose turn it is, and whether it is owed; None where nothing may run."""
         now_ns = self._clock_ns()
         is_flying = self.is_waiting
         is_free = not others_have_work and (deadline_ns is None or not others_wait)
@@ -136,10 +136,10 @@ class Filler:
             else:
                 is_allowed = is_free
             if is_allowed and slack.fits(kind, now_ns, deadline_ns):
-                return index
+                return index, False
             slack.wait(now_ns, deadline_ns)
             if slack.is_owed(now_ns, others_have_work=others_have_work):
-                return index
+                return index, True
         return None
 
     def _note_end(self, now_ns: int) -> None:

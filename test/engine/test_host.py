@@ -36,6 +36,7 @@ class Clock:
     armed_ns: int | None = None
 
     def __call__(self) -> int:
+        self.now_ns += 100  # what is asked twice is answered twice
         return self.now_ns
 
     def poll(self, timeout_ms: int | None) -> list[tuple[int, int]]:
@@ -231,6 +232,7 @@ def test_no_node_is_submitted_that_does_not_fit(
     for at_ns, kind, deadline_ns in filling.submitted:
         assert deadline_ns is not None
         assert deadline_ns - at_ns >= takes_ns[kind] + RESERVE_NS
+    assert not filling.told
     own_ns = 0 if on_device[0] else node_us * 1000 * len(timed)
     for one in timed:
         assert len(one.lateness_ns) >= 5

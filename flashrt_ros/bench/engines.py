@@ -72,7 +72,11 @@ def wait_for(crew: Crew, look: Callable[[], Any], what: str, seconds: float = ST
 
 def why_no_ros() -> str:
     """Say why nothing of ROS can be measured, "" where it can."""
-    return "" if importlib.util.find_spec("rclpy") is not None else "no ROS"
+    if importlib.util.find_spec("rclpy") is None:
+        return "no ROS"
+    # Of a source tree that nothing was built in; the nodes need them.
+    has_messages = importlib.util.find_spec("flashrt_ros.msg") is not None
+    return "" if has_messages else "ROS without the messages of flashrt_ros"
 
 
 @contextmanager

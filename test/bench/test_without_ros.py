@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from flashrt_ros.bench.engines import why_no_ros
 from flashrt_ros.bench.registry import BENCHES
 
 CODE = """
@@ -34,3 +37,20 @@ def test_benches_import_without_ros() -> None:
 
 def test_a_ros_import_is_found() -> None:
     assert "hidden" in run(["topic_link"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "why"),
+    [
+        ({"rclpy", "flashrt_ros.msg"}, "no ROS"),
+        ({"flashrt_ros.msg"}, "ROS without the messages of flashrt_ros"),
+        (set(), ""),
+    ],
+)
+def test_what_is_missing_of_ros_is_said(
+    missing: set[str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name in missing else object()
+    )
+    assert why_no_ros() == why

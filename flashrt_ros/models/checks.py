@@ -60,6 +60,7 @@ def check_model(model: PolicyModel) -> None:
     if model.noise_shape is not None:
         _require(model, buffers, NOISE_SLOT, (1,), "int64", Role.BINDING)
     inputs = model.inputs()
+    keeps: dict[str, str] = {}
     for channel in model.channels():
         _require(model, buffers, slot_binding(channel.name), (1,), "int64", Role.BINDING)
         for part in channel.fields:
@@ -71,6 +72,12 @@ def check_model(model: PolicyModel) -> None:
                     found=", ".join(inputs) or "none",
                 )
             _require(model, buffers, inputs[field], part.shape, part.dtype, Role.INPUT)
+            if keeps.setdefault(inputs[field], field) != field:
+                raise SpecError(
+                    f"model '{model.name}' keeps two slot fields in INPUT buffer '{inputs[field]}'",
+                    expected="a buffer for each, so that a restore tells them apart",
+                    found=f"{keeps[inputs[field]]}, {field}",
+                )
     for outlet in model.outlets():
         for spec in outlet.buffers():
             _require(model, buffers, spec.name, spec.shape, spec.dtype, spec.role)

@@ -340,7 +340,7 @@ class _TwoGoals(MinimalPolicy):
     [
         (_WithoutInputs(), "no INPUT buffer"),
         (_TooLong(), "executes more"),
-        (_TwoGoals(), "several goal channels"),
+        (_TwoGoals(), "two slot fields in INPUT buffer 'goal'"),
     ],
 )
 def test_contradicting_declarations_are_refused(model: MinimalPolicy, reason: str) -> None:

@@ -35,22 +35,24 @@ from flashrt_ros.runtime.lanes import Lane
 from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.spec import ArenaLayout
 
-CONFIG = HybridConfig.from_json(
-    {
-        "model_type": "qwen3_next",
-        "vocab_size": 32,
-        "hidden_size": 40,  # no power of two, nor is the next
-        "intermediate_size": 24,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 24,
-        "linear_key_head_dim": 16,
-        "linear_value_head_dim": 12,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_conv_kernel_dim": 4,
-    }
+SIZES: dict[str, object] = {
+    "model_type": "qwen3_next",
+    "vocab_size": 32,
+    "hidden_size": 40,  # no power of two, nor is the next
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_conv_kernel_dim": 4,
+}
+CONFIG = HybridConfig.from_json(SIZES)
+MODEL = HybridConfig.from_json(
+    {**SIZES, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 )
 EPS = 1e-6
 PARTS = (CONFIG.key_dim, CONFIG.key_dim, CONFIG.value_dim)
@@ -232,14 +234,14 @@ class Check:
     def model(self) -> None:
         """Capture a whole model over the operators; it gives what torch's gives on a CPU."""
         tokens = torch.randint(0, 32, (70,), generator=torch.Generator().manual_seed(0)).tolist()
-        rounded = {name: each.to(self.narrow) for name, each in random_tensors(CONFIG, 0).items()}
+        rounded = {name: each.to(self.narrow) for name, each in random_tensors(MODEL, 0).items()}
         exact = {name: each.float() for name, each in rounded.items()}
         kernels = HybridKernels("check", self.ours, torch_delta_chunk, triton_delta_step)
         if self.device == "cuda":
             kernels = select_kernels(self.device)
-        weights = pack(rounded, CONFIG, dtype=self.narrow, device=self.device)
+        weights = pack(rounded, MODEL, dtype=self.narrow, device=self.device)
         found = self.run(weights, kernels, self.device, tokens)
-        weights = pack(exact, CONFIG, dtype=torch.float32, device="cpu")
+        weights = pack(exact, MODEL, dtype=torch.float32, device="cpu")
         expected = self.run(weights, TORCH_KERNELS, "cpu", tokens)
         error = float((found[1] - expected[1]).square().mean().sqrt() / expected[1].std())
         print(f"logits off by {error:.2g},", end=" ")
@@ -253,7 +255,7 @@ class Check:
         # A short prefill beside the long one, where that is not interpreted row by row.
         chunk_length = 128 if device == "cuda" else 64
         model = HybridLm(
-            CONFIG, weights, max_positions=256, chunk_length=chunk_length, kernels=kernels
+            MODEL, weights, max_positions=256, chunk_length=chunk_length, kernels=kernels
         )
         with make_backend(device) as backend:
             layout = ArenaLayout.of(model.buffers())

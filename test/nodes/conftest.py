@@ -6,6 +6,7 @@ import collections
 import contextlib
 import ctypes
 import json
+import math
 import os
 import signal
 import subprocess
@@ -209,7 +210,40 @@ class Peer:
             client = self.node.create_client(kind, name)
             self._clients[name] = client
             self.until(client.service_is_ready, f"service {name}")
+            self._until_known_to(self.until(lambda: self._owner(name), f"the node of {name}"))
         return self._clients[name].call_async(request)
+
+    def _owner(self, service: str) -> str:
+        """The node that offers a service, "" while the graph does not say."""
+        known = {name for name, _ in self.node.get_service_names_and_types()}
+        place = service if service.startswith("/") else f"/{service}"
+        while place := place.rpartition("/")[0]:
+            if f"{place}/get_parameters" in known:
+                return place
+        return ""
+
+    def _until_known_to(self, node: str) -> None:
+        """Wait until a node knows every client that was made here before.
+
+        That a service is ready says what is known on this side. DDS gives up an answer to a client
+        that the other side has not matched within 100 ms, which a busy machine takes. It learns of
+        our clients in their order, so that an answer to the last one speaks for all of them.
+        """
+        from rcl_interfaces.srv import GetParameters
+
+        last = self.node.create_client(GetParameters, f"{node}/get_parameters")
+        futures: list[Any] = []
+        asked = -math.inf
+
+        def is_answered() -> bool:
+            nonlocal asked
+            if time.monotonic() - asked > 1.0 and last.service_is_ready():
+                asked = time.monotonic()
+                futures.append(last.call_async(GetParameters.Request()))
+            return any(future.done() for future in futures)
+
+        self.until(is_answered, f"an answer of {node}")
+        self.node.destroy_client(last)
 
     def call(self, kind: Any, name: str, /, **fields: Any) -> Any:
         """Call a service and wait for its answer."""
@@ -248,18 +282,7 @@ class Peer:
     def state(self, node: str) -> str:
         from lifecycle_msgs.srv import GetState
 
-        # Asked again after a while: an answer is lost if it is sent before DDS has matched us.
-        futures: list[Any] = []
-        asked = time.monotonic()
-
-        def answered() -> list[Any]:
-            nonlocal asked
-            if not futures or time.monotonic() - asked > 5.0:
-                asked = time.monotonic()
-                futures.append(self.send(GetState, f"{node}/get_state", GetState.Request()))
-            return [future for future in futures if future.done()]
-
-        return str(self.until(answered, f"the state of {node}")[0].result().current_state.label)
+        return str(self.call(GetState, f"{node}/get_state").current_state.label)
 
     def change(self, node: str, transition: str) -> bool:
         from lifecycle_msgs.msg import Transition

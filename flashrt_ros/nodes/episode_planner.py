@@ -40,6 +40,10 @@ class Hosted(Protocol):
     def last_turn(self) -> int:
         """Number of the turn begun last, 0 for none."""
 
+    @property
+    def has_first_channel(self) -> bool:
+        """Whether subgoals go to the policy's first goal channel."""
+
     scene: str
     """Line that instructions are read after."""
 
@@ -96,7 +100,12 @@ class PlannerPart:
         """Freeze the text, and note the subgoals."""
         part = self._engine.take(taking)
         stands = self._hosted.thread.state()
-        state = self._note(is_pending=stands.goal_sequence > taking.goal_sequence)
+        # Chunks number the goals of the first channel alone: on another one the subgoal in
+        # force is given again in any case, which changes nothing where it was acted on.
+        is_unread = stands.goal_sequence > taking.goal_sequence
+        state = self._note(
+            is_pending=stands.goal is not None and (is_unread or not self._hosted.has_first_channel)
+        )
         facts = {
             **part.facts,
             "subgoals_waiting": str(len(stands.waiting)),

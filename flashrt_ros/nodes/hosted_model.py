@@ -52,6 +52,8 @@ class HostedModel:
         scene: Line that the next instructions are read after.
         is_held: Whether instructions are refused, because an episode is taken or restored.
         last_turn: Number of the turn begun last, 0 for none.
+        has_first_channel: Whether subgoals go to the policy's first goal channel, which the
+            numbers of goals in its chunks are of.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class HostedModel:
         self.scene = ""
         self.is_held = False
         self.last_turn = 0
+        self.has_first_channel = True
         self._part: EpisodePartService | None = None
         self._has_interfaces = False
         self._listens_to_joints = False
@@ -128,6 +131,9 @@ class HostedModel:
             )
         self._fence.attach(client.engine_epoch)
         self.last_turn = 0
+        assert self._node.model is not None
+        goals = [one.name for one in self._node.model.channels if one.role == "goal"]
+        self.has_first_channel = channel.name == goals[0]
         self._joint_names = joint_names
         self._thread = SubgoalThread(
             SubgoalSequence(

@@ -18,6 +18,7 @@ from flashrt_ros.msg import ActionChunk, CapsuleInfo, EngineStatus, ExecutionEve
 from flashrt_ros.nodes.conversions import stamp_to_ns
 from flashrt_ros.srv import (
     DropCapsule,
+    DropEpisode,
     ForkCapsule,
     Interrupt,
     ListCapsules,
@@ -25,11 +26,13 @@ from flashrt_ros.srv import (
     PinCapsule,
     ResetEpisode,
     RestoreCapsule,
+    RestoreEpisode,
     Resume,
     RollbackCapsule,
     SaveCapsule,
     SelectBranch,
     SnapshotCapsule,
+    SnapshotEpisode,
     Step,
 )
 
@@ -142,6 +145,31 @@ def test_a_chunk_says_until_when_its_goal_may_be_acted_on(robot: Robot) -> None:
     chunk = robot.chunks[-1]
     assert chunk.goal_stamp == goal.header.stamp
     assert stamp_to_ns(chunk.goal_expires) == stamp_to_ns(chunk.goal_stamp) + 30_000_000_005
+
+
+def test_an_episode_of_a_policy_that_a_timer_ticks(robot: Robot) -> None:
+    robot.run()
+    made = robot.peer.call(SnapshotEpisode, f"{NODE}/episode/snapshot", name="timed")
+    assert made.success, made.error_msg
+    assert list(made.episode.participants) == ["policy"]
+    assert list(made.episode.absent) == ["planner", "sim"]
+    assert made.episode.goal_sequence
+    robot.chunks.clear()
+    robot.peer.until(lambda: len(robot.chunks) >= 2, "chunks after the snapshot")
+    moved = robot.peer.call(RestoreEpisode, f"{NODE}/episode/restore", name="timed")
+    assert moved.success, moved.error_msg
+    assert moved.tick == made.episode.tick
+    robot.peer.until(
+        lambda: any(chunk.generation == moved.generation for chunk in robot.chunks), "a chunk"
+    )
+    chunk = next(one for one in robot.chunks if one.generation == moved.generation)
+    assert chunk.goal_sequence == made.episode.goal_sequence
+    assert chunk.capsule_id == made.episode.capsule_id
+    robot.statuses.clear()
+    robot.peer.until(lambda: robot.statuses, "a status")
+    assert robot.statuses[-1].tick_source == "timer"
+    dropped = robot.peer.call(DropEpisode, f"{NODE}/episode/drop", name="timed")
+    assert dropped.success, dropped.error_msg
 
 
 def test_every_action_comes_as_a_command(robot: Robot) -> None:

@@ -93,8 +93,10 @@ class Episodes:
             parts = tuple(part for _, part in taken)
             check_parts(parts)
             manifest = Manifest(name, self._now_ns(), self._env_index, parts, self._absent)
-            self._catalog.write(manifest, replace=replace)
-            self._settle()
+            try:
+                self._catalog.write(manifest, replace=replace)
+            finally:
+                self._settle()
         except BaseException:
             for one, part in taken:
                 _try(one, "drop", partial(one.drop, part))
@@ -246,6 +248,10 @@ def _blame(one: Participant, verb: str) -> Iterator[None]:
         yield
     except FlashrtError as error:
         raise _BlamedError(one.name, verb, error) from error
+    except Exception as error:
+        # A participant may be the caller's own code: whatever it raises, all go back.
+        plain = FlashrtError(f"{type(error).__name__}: {error}")
+        raise _BlamedError(one.name, verb, plain) from error
 
 
 def _try(one: Participant, verb: str, act: Callable[[], None]) -> str:
@@ -255,5 +261,9 @@ def _try(one: Participant, verb: str, act: Callable[[], None]) -> str:
     except FlashrtError as error:
         text = f"participant '{one.name}' failed at {verb}: {error.name}: {error}"
         logger.warning("%s", text)
+        return text
+    except Exception as error:
+        text = f"participant '{one.name}' failed at {verb}: {type(error).__name__}: {error}"
+        logger.exception("%s", text)
         return text
     return ""

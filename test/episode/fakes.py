@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from flashrt_ros.episode.manifest import Part
 from flashrt_ros.episode.participant import Taking
-from flashrt_ros.errors import CapsuleNotFoundError, EngineGoneError, FlashrtError
+from flashrt_ros.errors import CapsuleNotFoundError, EngineGoneError
 
 VERBS = ("hold", "take", "check", "put", "release")
 _ids = itertools.count()
@@ -94,5 +94,5 @@ class Fake:
             act()
         raise self.error()
 
-    def error(self) -> FlashrtError:
+    def error(self) -> Exception:
         return EngineGoneError(f"{self._name} is gone")

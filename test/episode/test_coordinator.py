@@ -126,6 +126,27 @@ def test_a_restore_of_the_policy_alone_is_no_restore_of_the_others(rig: Rig) -> 
     assert len(set(rig.states())) > 1
 
 
+def test_a_participant_that_raises_what_it_likes_is_named_and_all_go_back(rig: Rig) -> None:
+    class Broken(Fake):
+        def error(self) -> Exception:
+            return ZeroDivisionError("by the caller's own code")
+
+    broken = Broken("sim")
+    episodes = Episodes(rig.fakes["policy"], [rig.fakes["planner"], broken], rig.catalog)
+    episodes.snapshot("one")
+    rig.tick()
+    before = rig.states()
+    broken.fail_at("put")
+    with pytest.raises(EpisodeError, match=r"'sim' failed at put: INTERNAL.*ZeroDivisionError"):
+        episodes.restore("one")
+    broken.revert = broken.release  # type: ignore[method-assign]
+    broken.fail_at("release")
+    with pytest.raises(EpisodeError, match=r"not put back.*'sim' failed at revert: ZeroDivision"):
+        episodes.restore("one")
+    assert rig.states() == before
+    assert rig.is_free()
+
+
 def test_one_that_can_not_be_put_back_is_named(rig: Rig) -> None:
     rig.episodes.snapshot("one")
     sim = rig.fakes["sim"]

@@ -87,7 +87,9 @@ def words(axes: Axes, trace: EpisodeTrace) -> None:
         for index, subgoal in enumerate(saying.subgoals):
             is_reached = index < saying.num_reached
             _ring(axes, subgoal, colour, 0.9, is_filled=is_reached)
-            _name(axes, f"{number + 1}{'abcdefghi'[index]}", subgoal, colour)
+            # above and below in turn: a plan may end where the one before went
+            x, y = subgoal[0], subgoal[1] + (0.032 if number % 2 else -0.018)
+            _name(axes, f"{number + 1}{'abcdefghi'[index]}", (x, y), colour)
     said = [moment for moment in trace.moments if moment.kind == "words"]
     for number, moment in enumerate(said):
         axes.plot(
@@ -115,7 +117,7 @@ def _name(axes: Axes, name: str, at: Point, colour: str) -> None:
     is_left = at[0] > TABLE_M / 2
     axes.text(
         at[0] + (-0.02 if is_left else 0.02),
-        at[1] - 0.014,
+        at[1],
         name,
         color=colour,
         fontsize=8.5,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -138,10 +139,10 @@ class Chain:
     # the robot ---------------------------------------------------------------------------------
 
     def newest(self) -> JointState:
-        return self.peer.until(lambda: self.truths and self.truths[-1], "an observation")  # type: ignore[no-any-return]
+        return self.peer.until(lambda: self.truths and self.truths[-1], "an observation")
 
     def after(self, stamp_ns: int) -> JointState:
-        return self.peer.until(  # type: ignore[no-any-return]
+        return self.peer.until(
             lambda: (
                 self.truths
                 and stamp_to_ns(self.truths[-1].header.stamp) > stamp_ns
@@ -211,6 +212,9 @@ class Chain:
         found = self.run(12)
         found.subgoals = self.say("and on")
         return found
+
+    def is_unconfigured(self, node: str) -> bool:
+        return self.peer.state(node) == "unconfigured"
 
     # episodes ----------------------------------------------------------------------------------
 
@@ -323,7 +327,7 @@ def test_what_a_caller_left_behind_is_reverted_by_itself(chain: Chain) -> None:
         request.lease.sec = 1
         future = chain.peer.send(EpisodePart, service, request)
         chain.peer.until(future.done, "an answer of the simulator")
-        return future.result()  # type: ignore[no-any-return]
+        return future.result()
 
     chain.restore("mid")
     assert ask(EpisodePart.Request.HOLD).success
@@ -381,9 +385,8 @@ def test_an_engine_killed_amid_a_restore_takes_nobody_along(chain: Chain) -> Non
     assert chain.after(stamp_to_ns(before.header.stamp)).position == before.position
 
     for node in (PLANNER, POLICY):
-        chain.peer.until(
-            lambda node=node: chain.peer.state(node) == "unconfigured", "the session's end"
-        )
+        ended = partial(chain.is_unconfigured, node)
+        chain.peer.until(ended, "the session's end")
     chain.engine = chain.start_engine()
     for node in (PLANNER, POLICY):
         chain.peer.bring_up(node)

@@ -150,12 +150,13 @@ def test_the_thread_commits_in_order_and_outlives_a_failure() -> None:
     taken: list[tuple[float, ...]] = []
     errors: list[str] = []
 
-    def commit(values: tuple[float, ...]) -> None:
+    def commit(values: tuple[float, ...]) -> int:
         taken.append(values)
         if len(taken) == 1:
             raise ValueError("no engine")
         if len(taken) == 3:
             done.set()
+        return len(taken)
 
     clock: Callable[[], int] = lambda: len(taken) * DWELL_NS  # noqa: E731
     thread = SubgoalThread(

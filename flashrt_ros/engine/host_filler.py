@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flashrt_ros.engine.host_slack import Slack
 from flashrt_ros.engine.served import FillingEngine
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Filling:
-    """A member, and whether it was told that its nodes don't fit."""
+    """A member, and the kinds of nodes that it was told don't fit."""
 
     engine: FillingEngine
     slack: Slack
-    is_short: bool = False
+    short: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -149,13 +149,16 @@ class Filler:
             node.member.slack.note(node.kind, now_ns - node.submitted_ns, was_owed=node.was_owed)
 
     def _tell(self, member: _Filling, kind: str, is_owed: bool) -> None:
-        """Tell a member that its nodes don't fit, or fit again; once for each spell."""
-        if is_owed == member.is_short:
-            return
-        member.is_short = is_owed
+        """Tell a member that nodes of a kind don't fit, once until they do again."""
         if not is_owed:
-            member.engine.note_shortage(0, 0)
+            if kind in member.short:
+                member.short.remove(kind)
+                if not member.short:
+                    member.engine.note_shortage(0, 0)
             return
+        if kind in member.short:
+            return
+        member.short.add(kind)
         needs_ns, found_ns = member.slack.needs_ns(kind), member.slack.largest_ns
         logger.warning(
             "a node '%s' of %s needs %.1f ms of slack, and found at most %.1f ms: it runs late, "

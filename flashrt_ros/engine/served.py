@@ -132,7 +132,7 @@ class FillingEngine(ServedEngine, Protocol):
         """Kind of the node that :meth:`advance` would submit; "" where it takes one in."""
 
     def note_shortage(self, needs_ns: int, found_ns: int) -> None:
-        """Take notice that nodes don't fit in the slack, or with 0 and 0 that they do again.
+        """Take notice that a kind of node does not fit in the slack; 0 and 0 once all do again.
 
         Args:
             needs_ns: What the next node needs, reserve included, ns.

@@ -188,10 +188,10 @@ class PlannerEngine:
         return self._nodes.rehearse()
 
     def note_shortage(self, needs_ns: int, found_ns: int) -> None:
-        """Publish that nodes don't fit between the deadlines of other engines, or do again.
+        """Publish that a kind of node does not fit between others' deadlines, or that all do again.
 
         Args:
-            needs_ns: What the next node needs, ns; 0 where nodes fit again.
+            needs_ns: What the next node needs, ns; 0 where all fit again.
             found_ns: Most that it found, ns.
         """
         self._turns.tell_shortage(needs_ns, found_ns)

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "demo": "drive the simulated robot through the engine, and check what must hold",
     "up": "start the engine and the nodes from one YAML file",
     "capsule": "snapshot, restore, fork, search, save, load, draw or collect capsules",
+    "episode": "snapshot and restore policy and planner under one id, list and drop episodes",
     "trace": "show when goals were written, committed, latched and first acted on",
     "doctor": "say what is installed, what is missing and what would go wrong",
     "bench": "time captured plans, restores, ticks, goals and services beside their peers",

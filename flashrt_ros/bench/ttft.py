@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from flashrt_ros.bench.result import (
     at_most,
 )
 from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
+from flashrt_ros.bench.ttft_clock import in_words, timer_for
 from flashrt_ros.bench.ttft_models import SUFFIX, random_tokens, scale_for
 from flashrt_ros.bench.ttft_rounds import FEW, share_out, spread
 from flashrt_ros.bench.ttft_stand import TextStand
@@ -154,11 +156,11 @@ def _time(context: Context, stand: TextStand) -> tuple[list[Row], list[LinePanel
     longest = found[scale.prefixes[-1]]
     capsule_ms, cold_ms = (_ms(longest[name]) for name in (CAPSULE, COLD))
     summary = (
-        f"first token after {scale.prefixes[-1]} + {SUFFIX} tokens: {capsule_ms:.3g} ms from a "
-        f"capsule, {cold_ms:.3g} ms computed"
+        f"first token after {scale.prefixes[-1]} + {SUFFIX} tokens: {in_words(capsule_ms)} from a "
+        f"capsule, {in_words(cold_ms)} computed"
     )
     rows = [*rows, *compared, *restores, *decoded, *with_set, *grains]
-    return rows, [*lines, decode_panel, *set_panels], summary
+    return rows, [lines[0], *set_panels, decode_panel, lines[1]], summary
 
 
 def _peer(context: Context, stand: TextStand) -> _Peer:
@@ -245,7 +247,7 @@ def _cases(
         for name, uses_fla in ((WITH_FLA, True), (WITHOUT_FLA, False)):
             if name not in peer.why:
                 calls[name] = network.cold(whole, uses_fla=uses_fla)
-    return {name: Case(call, context.device.time_wall) for name, call in calls.items()}
+    return {name: Case(call, timer_for(context.device)) for name, call in calls.items()}
 
 
 def _measure(
@@ -256,8 +258,9 @@ def _measure(
     for name, case in cases.items():
         context.say(f"{text}: {name}, first run")
         for _ in range(2):
-            sample, _ = case.timer(case.run)
-            estimates_s[name] = sample.host_ns / 1e9
+            begun_s = time.monotonic()
+            case.timer(case.run)
+            estimates_s[name] = time.monotonic() - begun_s
     counts = share_out(estimates_s, seconds)
     rounds = max(counts.values())
     plan = Plan(0.0, min_rounds=rounds, max_rounds=rounds, warm_up=0)

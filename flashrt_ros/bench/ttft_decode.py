@@ -9,6 +9,7 @@ from flashrt_ros.bench.context import Context
 from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Row, at_least, at_most
 from flashrt_ros.bench.sampling import Case, Plan, median, p99
+from flashrt_ros.bench.ttft_clock import timer_for
 from flashrt_ros.bench.ttft_models import SUFFIX
 from flashrt_ros.bench.ttft_stand import TextStand
 from flashrt_ros.models.hybrid_borders import SessionCapsule
@@ -22,7 +23,7 @@ MIN_SPEED_UP = 3.0
 
 NUM_TOKENS = SUFFIX
 
-_ROW, _EACH, _EAGER = "captured", "captured, each token waited for", "eager"
+_ROW, _EACH, _EAGER = "captured", "captured, awaited", "eager"
 
 
 def run(
@@ -50,7 +51,7 @@ def run(
             raise WrongResultError(f"decoding ({name}) gave other tokens than before")
         expected = tokens
     cases = {
-        name: Case(call, context.device.time_wall, partial(sessions[name].restore, capsule))
+        name: Case(call, timer_for(context.device), partial(sessions[name].restore, capsule))
         for name, call in calls.items()
     }
     is_tiny = context.is_tiny

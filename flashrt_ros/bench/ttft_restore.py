@@ -49,6 +49,6 @@ def panel(found: Sequence[Row], lengths: Sequence[int]) -> LinePanel:
     lines = []
     for name in _NAMES:
         own = [row for row in found if row.name.startswith(name)]
-        medians, highs = [row.median or 0 for row in own], [row.p99 or 0 for row in own]
-        lines.append(Line(name, lengths, medians, highs, is_ours=name != "raw copy"))
+        medians = [row.median or 0 for row in own]
+        lines.append(Line(name, lengths, medians, is_ours=name != "raw copy"))
     return LinePanel("restore alone, µs", "prefix, tokens", lines, log_x=True)

@@ -20,6 +20,7 @@ from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Floats, Row, at_most
 from flashrt_ros.bench.sampling import Budget, median, p99, without_collector
 from flashrt_ros.bench.stand import engine_config
+from flashrt_ros.bench.ttft_clock import timer_for
 from flashrt_ros.bench.ttft_models import SUFFIX, random_tokens
 from flashrt_ros.bench.ttft_stand import TextStand
 from flashrt_ros.capsule.capsule import Capsule, Position
@@ -268,7 +269,9 @@ def _measure(
                 tier = prefix_set.tier_of(key)
                 if key in pinned and tier != prefix_set.first_tier:
                     raise WrongResultError(f"a pinned prefix lies in the tier {tier}")
-                sample, _ = context.device.time_wall(partial(prefix_set.first_token, key))
+                # What comes from a file is read by another thread.
+                timer = timer_for(context.device) if key in pinned else context.device.time_wall
+                sample, _ = timer(partial(prefix_set.first_token, key))
                 kind = found[_PINNED if key in pinned else _OTHERS]
                 kind.ms.append(sample.host_ns / 1e6)
                 kind.tiers[tier] += 1

@@ -118,7 +118,7 @@ ROWS = {
         "raw copy, 128 tokens",
         "restore alone, 256 tokens",
         "decode a token, captured, at 128",
-        "decode a token, captured, each token waited for, at 128",
+        "decode a token, captured, awaited, at 128",
         "decode a token, eager, at 128",
         "decode, eager over captured, at 128",
         "first token, pinned prefixes, set of 3",

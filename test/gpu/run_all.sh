@@ -20,7 +20,7 @@ python=${PYTHON:-python3} device=${DEVICE:-cuda} limit_s=${LIMIT_S:-570}
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 cd "$(dirname "$0")/../.."
-export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1
 # A device that is missing must fail here, not skip.
 [ "$device" = cuda ] && export FLASHRT_REQUIRE_GPU=1
 
@@ -70,12 +70,13 @@ trap 'status=130; exit' INT TERM
 
 say() { printf '%4d s  %s\n' "$SECONDS" "$1" | tee -a "$folder/log.txt"; }
 
-# limited SECONDS COMMAND...: run it into the log, kill it when the time is up
+# limited SIGNAL SECONDS COMMAND...: run it into the log; when the time is up, a signal, then kill
 limited() {
-  local seconds=$1
-  shift
-  # In the background, so that a signal is heeded at once.
-  timeout --kill-after=10 "$seconds" "$@" >>"$folder/log.txt" 2>&1 &
+  local signal=$1 seconds=$2
+  shift 2
+  # In the background, so that a signal is heeded at once; there SIGINT would be ignored.
+  timeout --signal="$signal" --kill-after=15 "$seconds" env --default-signal=INT "$@" \
+    >>"$folder/log.txt" 2>&1 &
   wait $!
 }
 
@@ -84,7 +85,8 @@ run_tests() {
   local name=$1 seconds=$2
   shift 2
   # A folder with a short name: sockets lie below it. What can't be imported costs its own tests.
-  limited "$seconds" "$python" -m pytest -v -m gpu -p no:cacheprovider -p no:benchmark \
+  # Interrupted, pytest still writes what it has.
+  limited INT "$seconds" "$python" -m pytest -v -m gpu -p no:cacheprovider -p no:benchmark \
     --continue-on-collection-errors --basetemp="$scratch/${name:0:1}" \
     --junitxml="$folder/tests-$name.xml" "$@"
   local code=$?
@@ -132,7 +134,8 @@ for name in "${benches[@]}"; do
     say "$name: no time left"
     continue
   fi
-  limited "$most" "$python" -m flashrt_ros.cli.main bench "$name" --device "$device" \
+  # Aborted, Python says where it was.
+  limited ABRT "$most" "$python" -m flashrt_ros.cli.main bench "$name" --device "$device" \
     --budget "$seconds" --check --json "$scratch/json" --plot "$scratch/plots"
   code=$?
   [ $code -eq 0 ] || status=1

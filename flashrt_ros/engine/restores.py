@@ -95,10 +95,19 @@ class Restores:
         try:
             done(moved)
         finally:
+            duration_ns = moved.duration_ns
             try:
                 if moves_later:
                     left = self._move(env, request, capsule, stamp_ns)
-                self._keep_books(env, request, moved, capsule, left, stamp_ns)
+                    duration_ns = core.clock_ns() - started
+                self._keep_books(env, request, capsule, left, stamp_ns)
+                core.emit(
+                    EventKind.RESET if is_reset else EventKind.RESTORE,
+                    env,
+                    capsule_id=capsule.id,
+                    duration_ns=duration_ns,
+                    detail=moved.path,
+                )
             except DeviceLostError:
                 raise
             except FlashrtError as error:
@@ -133,7 +142,6 @@ class Restores:
         self,
         env: Environment,
         request: protocol.Restore,
-        moved: protocol.Moved,
         capsule: Capsule,
         left: Lane | None,
         stamp_ns: int | None,
@@ -154,13 +162,6 @@ class Restores:
             moves.clear_boundaries(env)
         if request.reset and core.branches:
             self._branches.release_all(env)
-        core.emit(
-            EventKind.RESET if request.reset else EventKind.RESTORE,
-            env,
-            capsule_id=moved.capsule_id,
-            duration_ns=moved.duration_ns,
-            detail=moved.path,
-        )
 
 
 def _asked(request: protocol.Restore, key: str) -> tuple[str, bool, int | None]:

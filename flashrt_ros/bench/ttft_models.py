@@ -113,7 +113,7 @@ BIG = TextScale(
     sizes={**_COMMON, **_BIG},
     dtype=torch.bfloat16,
     prefixes=(2048, 4096, 8192, 16_384, 32_768),
-    chunk_length=1024,
+    chunk_length=2048,
     decode_at=16_384,
     set_prefix=2048,
 )

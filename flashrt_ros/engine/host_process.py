@@ -67,6 +67,7 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
         addresses = [
             owned.enter_context(EngineSocket(plan.name, group=plan.socket_group)) for plan in plans
         ]
+        stopper.claim(addresses)
         members = []
         for plan, address in zip(plans, addresses, strict=True):
             try:

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from flashrt_ros.engine.address import socket_path
+from flashrt_ros.engine.address import EngineSocket, socket_path
 from flashrt_ros.engine.host import Host
 from flashrt_ros.engine.logs import LossyHandler
 from flashrt_ros.errors import (
@@ -154,15 +154,24 @@ def read_settings(file: str, kind: type[_Config], **told: str) -> _Config:
 
 
 class Stopper:
-    """Turns SIGTERM and SIGINT into a stop: of the server, or of the start before there is one."""
+    """Turns SIGTERM and SIGINT into a stop: of the server, or of the start before there is one.
+
+    A start ends at once, with its names given back: an exception could come up in the middle
+    of an import, which then fails in ways of its own.
+    """
 
     def __init__(self) -> None:
         self._server: Host | None = None
+        self._claims: Sequence[EngineSocket] = ()
 
     def install(self) -> None:
         """Handle the signals from here on; in the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+
+    def claim(self, addresses: Sequence[EngineSocket]) -> None:
+        """Give these names back, should the start be stopped; they stay the caller's."""
+        self._claims = addresses
 
     def attach(self, server: Host) -> None:
         """Stop this server from here on."""
@@ -170,7 +179,9 @@ class Stopper:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self._server is None:
-            raise SystemExit(0)
+            for address in self._claims:
+                address.close()
+            os._exit(0)
         self._server.stop()
 
 

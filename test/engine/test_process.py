@@ -456,7 +456,28 @@ def test_a_stop_ends_the_start_too(runtime_folder: Path) -> None:
         time.sleep(0.005)
     process.terminate()
     out, log = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out, log) == (0, "", "")
+    assert not list(runtime_folder.glob("early*"))
+
+
+@pytest.mark.parametrize("module", ["torch.version", "numpy.version", "torch._functorch"])
+def test_a_stop_in_the_middle_of_an_import_ends_the_start(
+    runtime_folder: Path, module: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "flashrt_ros.engine", "--name", "early"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.rpartition("|")[2].strip() == module:
+            break
+    process.terminate()
+    out, log = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out) == (0, ""), log
+    assert "Error" not in log
     assert not list(runtime_folder.glob("early*"))
 
 

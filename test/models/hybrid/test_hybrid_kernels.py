@@ -168,7 +168,7 @@ def test_what_does_not_run_here_is_refused(options: dict[str, str], match: str) 
 def check_triton(device: str, environment: dict[str, str]) -> None:
     program = Path(__file__).with_name("triton_check.py")
     subprocess.run(
-        [sys.executable, program, device], env=os.environ | environment, timeout=300, check=True
+        [sys.executable, program, device], env=os.environ | environment, timeout=600, check=True
     )
 
 

@@ -108,10 +108,13 @@ if [ $has_tests = yes ]; then
   # These look at the device's free memory, or at what overlaps on it: nobody beside them.
   alone=(test/runtime/test_cuda.py test/engine/embedded/test_cuda_engine.py)
   run_tests alone $alone_s "${limits[@]}" "${alone[@]}"
+  # Rooms that see no device are not looked through: what they import may not be there.
+  rooms=(bench cli engine models planner proof runtime)
   workers=()
   has_module xdist && workers=(-n 8 --dist worksteal)
   [ ${#benches[@]} -gt 0 ] || others_s=$((limit_s - SECONDS))
-  run_tests others $others_s "${limits[@]}" "${workers[@]}" "${alone[@]/#/--ignore=}"
+  run_tests others $others_s "${limits[@]}" "${workers[@]}" "${alone[@]/#/--ignore=}" \
+    "${rooms[@]/#/test/}"
 fi
 
 worth_of() { echo "${worth[$1]:-$other_s}"; }

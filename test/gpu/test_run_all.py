@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -109,3 +110,15 @@ def test_a_part_that_there_is_not_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "no part or bench 'bench-z'" in done.stderr
     assert "snapshot" in done.stderr
+
+
+def test_every_room_with_tests_for_a_device_is_run() -> None:
+    found = re.search(r"^\s*rooms=\((.*)\)$", SCRIPT.read_text(), re.MULTILINE)
+    assert found is not None
+    folder = SCRIPT.parent.parent
+    marked = {
+        path.relative_to(folder).parts[0]
+        for path in folder.glob("*/**/*.py")
+        if "pytest.mark.gpu" in path.read_text()
+    }
+    assert marked - {"gpu"} == set(found[1].split())

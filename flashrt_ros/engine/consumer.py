@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Union
 
@@ -112,7 +111,14 @@ class Consumer:
         if self.drop_pending(env_index):
             self.skipped[env_index] += 1
         self._pending[env_index] = slot
-        self._metas[slot] = replace(meta, committed_ns=self.reader.now_ns())
+        self._metas[slot] = SlotMeta(
+            meta.sequence,
+            meta.source_sequence,
+            meta.stamp_ns,
+            self.reader.now_ns(),
+            meta.generation,
+            meta.expires_ns,
+        )
 
     # readers ---------------------------------------------------------------------------------
 

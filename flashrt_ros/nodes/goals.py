@@ -133,13 +133,14 @@ class GoalChecker:
             now_ns: The node's clock.
 
         Raises:
-            GoalExpiredError: Too old, stamped in the future, made before a goal accepted
-                already, or not newer than the planner's last accepted one.
+            GoalExpiredError: Too old, without a stamp or stamped in the future, made before
+                a goal accepted already, or not newer than the planner's last accepted one.
             BusyError: Another planner holds the channel, or too many write it.
             FrameError: Another frame than the channel's, with no transform known.
             PayloadShapeError: Wrong shape or number of values, or too long a text.
             NonFiniteError: NaN or Inf.
-            PayloadRangeError: Out of the channel's range, or for another environment.
+            PayloadRangeError: Out of the channel's range, of a negative lifetime, or for
+                another environment.
             UnknownChannelError: The model has no such goal channel.
             UnsupportedError: A goal in words that nothing names and the model does not
                 read, or with values beside them.
@@ -206,12 +207,19 @@ class GoalChecker:
     def _check_age(self, goal: Subgoal, stamp_ns: int, now_ns: int) -> None:
         lifetime_ns = duration_to_ns(goal.lifetime) or self._lifetime_ns
         age_ns = now_ns - stamp_ns
+        if lifetime_ns < 0:
+            raise PayloadRangeError(
+                "the goal's lifetime is negative",
+                expected="0 s or more",
+                found=f"{lifetime_ns / 1e9:g} s",
+            )
+        if not stamp_ns:  # simulated time may be as near to it as a lifetime
+            raise GoalExpiredError("the goal has no stamp", fix="stamp it with the node's clock")
         if age_ns > lifetime_ns:
             raise GoalExpiredError(
                 "the goal is older than its lifetime",
                 expected=f"at most {lifetime_ns / 1e9:.3f} s",
-                found=f"{age_ns / 1e9:.3f} s" if stamp_ns else "no stamp",
-                fix=None if stamp_ns else "stamp it with the node's clock",
+                found=f"{age_ns / 1e9:.3f} s",
             )
         if -age_ns > self._future_ns:
             raise GoalExpiredError(

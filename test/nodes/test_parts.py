@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("rclpy")
 
 import rclpy
+from builtin_interfaces.msg import Duration
 from rclpy.context import Context
 from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
@@ -253,6 +254,18 @@ class TestGoals:
         now_ns = stamp_to_ns(goal.header.stamp)
         checked = checker.check(goal, env_index=goal.env_index, now_ns=now_ns)
         checker.accept(goal, checked, now_ns=now_ns)
+
+    @pytest.mark.parametrize("now_ns", [S, 100 * S])
+    def test_no_stamp_is_no_age(self, now_ns: int) -> None:
+        with pytest.raises(GoalExpiredError, match="no stamp"):
+            self.checker().check(self.goal(0), env_index=0, now_ns=now_ns)
+
+    @pytest.mark.parametrize("ahead_ns", [0, S // 11])
+    def test_a_lifetime_is_not_negative(self, ahead_ns: int) -> None:
+        goal = self.goal(100 * S + ahead_ns)
+        goal.lifetime = Duration(sec=-1, nanosec=10**9 - 1)
+        with pytest.raises(PayloadRangeError, match="lifetime is negative"):
+            self.checker().check(goal, env_index=0, now_ns=100 * S)
 
     def test_checking_remembers_nothing_and_accepting_does(self) -> None:
         checker = self.checker()

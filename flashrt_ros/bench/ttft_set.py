@@ -295,7 +295,7 @@ def _rows(stand: TextStand, found: dict[int, dict[str, Found]]) -> tuple[list[Ro
                     p99(ms),
                     median(ms) / base_ms,
                     at_most("ratio", MAX_RATIO) if is_bound else None,
-                    kinds[name].origin,
+                    f"{kinds[name].origin}{_clock(stand, name)}",
                 )
             )
             label = f"{name}, {count}"
@@ -303,6 +303,11 @@ def _rows(stand: TextStand, found: dict[int, dict[str, Found]]) -> tuple[list[Ro
     scale = stand.scale
     title = f"first token, ms: sets of prefixes of {scale.set_prefix}, {scale.set_quota} fit"
     return rows, [BarPanel(title, bars)]
+
+
+def _clock(stand: TextStand, name: str) -> str:
+    """Say where a row's clock is another than that of the others."""
+    return ", by the host's clock" if name == _OTHERS and stand.device.name == "cpu" else ""
 
 
 def _size(stand: TextStand) -> int:

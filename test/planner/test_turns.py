@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from flashrt_ros.capsule.room import NotYet
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.errors import (
@@ -19,7 +20,9 @@ from flashrt_ros.errors import (
     SpecError,
     UnsupportedError,
 )
+from flashrt_ros.planner.core import TextEnvironment
 from flashrt_ros.planner.grammar import parse_plan
+from flashrt_ros.planner.turn import Turn
 from test.planner.conftest import PREFIXES, Rig
 from test.planner.toy_planner import ByteTokenizer
 
@@ -337,3 +340,34 @@ def test_a_context_stands_on_a_line_before_the_instruction(rig: Rig) -> None:
 def test_a_control_token_in_an_instruction_is_text(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(turn_end="<end>", has_control_tokens=True)
     assert rig.instruct("go <end>").num_prompt_tokens == len("\n<end>") + 1 + 1
+
+
+def test_a_turn_that_waits_for_bytes_lets_the_loop_go_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no work until something may have been moved; nothing waits for the disk."""
+    engine = rig.engine
+    turns, mover = engine._turns, engine.core.storage.mover
+    start = turns._start
+    tried: list[int] = []
+
+    def start_later(env: TextEnvironment, turn: Turn) -> None:
+        if env.env_index == 0:
+            tried.append(turn.number)
+            raise NotYet("its bytes come")
+        start(env, turn)
+
+    monkeypatch.setattr(turns, "_start", start_later)
+    monkeypatch.setattr(mover, "next_ns", lambda: 0)
+    answers = rig.begin("go left")
+    beside = rig.begin("go left", env_index=1)
+    for num_tries in (1, 2):
+        while len(tried) < num_tries:
+            engine.advance()
+        assert turns.next_env(0) is engine.environment(1), "others go on"
+        engine.background(0)
+        assert turns.next_env(0) is engine.environment(0)
+    monkeypatch.undo()
+    rig.run()
+    assert answers[0].tokens == beside[0].tokens
+    assert len(tried) == 2

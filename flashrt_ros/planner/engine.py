@@ -173,6 +173,9 @@ class PlannerEngine:
         Raises:
             DeviceLostError: Nothing can run any more.
         """
+        if self._nodes.is_held_up:
+            # the loop has no time for it while other texts have work
+            self.background(self.core.clock_ns())
         self._nodes.advance()
         return self._nodes.has_work
 

@@ -76,6 +76,11 @@ class PlanNodes:
         return self._flight is not None
 
     @property
+    def is_held_up(self) -> bool:
+        """Whether something waits for bytes or room."""
+        return self._waits_for_room or self._turns.are_held_up
+
+    @property
     def next_kind(self) -> str:
         """Kind of the node that :meth:`advance` would submit; "" where it submits none."""
         if self._flight is not None:

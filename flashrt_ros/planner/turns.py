@@ -207,6 +207,12 @@ class Turns:
                 return env
         return None
 
+    @property
+    def are_held_up(self) -> bool:
+        """Whether one waits for bytes."""
+        turns = (env.turn for env in self._core.environments)
+        return any(turn is not None and turn.waits_for_bytes for turn in turns)
+
     def try_again(self) -> None:
         """Let turns that waited for bytes look for them again."""
         for env in self._core.environments:

@@ -85,10 +85,11 @@ def check_processes(scene: Scene) -> None:
     """Count what is left of the demo's processes; call it once the stage is closed."""
     stage = scene.stage
     left = _left(stage)
+    killed = f", as {', '.join(stage.killed)} had" if stage.killed else ""
     scene.report.check(
         "leaked_processes",
         len(left),
-        expected="0 at the end, and none that had to be killed",
+        expected=f"0 at the end, and none that had to be killed{killed}",
         is_held=has_ended_well(left, stage.killed),
     )
     command = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -275,7 +275,7 @@ def _any_step(random: Random) -> _Step:
 
 def _single(random: Random, family: str) -> Instruction:
     step = _SINGLE[family](random)
-    words = with_verb(random, step.words)
+    words = step.words if random.random() < 0.08 else with_verb(random, step.words)
     return _said(random, words, family, step.targets)
 
 

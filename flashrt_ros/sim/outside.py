@@ -150,18 +150,18 @@ def _distance(random: Random) -> _Said:
         )
     )
     way = random.choice(("left", "right", "up", "down", "forward", "back", "backwards", "away"))
-    motion = random.choice(MOTIONS)
-    pair = (amount, way) if random.random() < 0.5 else (way, amount)
-    by = random.choice(("", "", "by ")) if pair[1] == amount else ""
-    return _Said(f"{motion} {random.choice(('', 'to the '))}{pair[0]} {by}{pair[1]}")
+    if way in ("left", "right"):
+        way = random.choice((way, f"to the {way}", f"to the {way} side"))
+    words = random.choice((f"{amount} {way}", f"{way} {amount}", f"{way} by {amount}"))
+    return _Said(f"{random.choice(MOTIONS)} {words}")
 
 
 def _beyond(random: Random) -> _Said:
     """Return a point with a coordinate off the table, 512 mm wide."""
-    point = [random.randint(30, 480), random.randint(560, 3000)]
+    point = [random.randint(30, 480), _far(random)]
     random.shuffle(point)
     if random.random() < 0.3:
-        point = [random.randint(560, 3000), random.randint(560, 3000)]
+        point = [_far(random), _far(random)]
     unit = random.choice(("m", "cm", "mm"))
     scale = {"m": 1000, "cm": 10, "mm": 1}[unit]
     x, y = (f"{value / scale:.{random.choice((1, 2)) if unit == 'm' else 0}f}" for value in point)
@@ -176,6 +176,10 @@ def _beyond(random: Random) -> _Said:
         )
     )
     return _Said(f"{random.choice(MOTIONS)} to {words}")
+
+
+def _far(random: Random) -> int:
+    return random.randint(550, 999) if random.random() < 0.6 else random.randint(1000, 3000)
 
 
 def _handling(random: Random) -> _Said:
@@ -237,8 +241,8 @@ _MAKERS: dict[str, tuple[int, Callable[[Random], _Said]]] = {
     "elsewhere": (20, _elsewhere),
     "question": (8, _question),
     "negation": (8, _negation),
-    "distance": (10, _distance),
-    "beyond": (8, _beyond),
+    "distance": (12, _distance),
+    "beyond": (14, _beyond),
     "handling": (8, _handling),
     "mixed": (14, _mixed),
     "talk": (12, _talk),

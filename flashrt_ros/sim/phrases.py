@@ -39,6 +39,7 @@ _SIDES = {
     "below block": "near side",
 }
 _ROUNDS = ("round", "around")
+_AFTERTHOUGHTS = (" please", ", please", " now")
 _COURTESIES = ("please ", "now ", "could you ", "I want you to ", "ok, ")
 _MOST_MM = 480
 _LEAST_MM = 30
@@ -182,6 +183,8 @@ def decorate(random: Random, words: str) -> str:
     """Add courtesies, a capital and a full stop, or leave them out."""
     if random.random() < 0.2:
         words = random.choice(_COURTESIES) + words
+    elif random.random() < 0.06:
+        words += random.choice(_AFTERTHOUGHTS)
     if random.random() < 0.3:
         words = words[0].upper() + words[1:]
     return words + random.choice(("", "", "."))

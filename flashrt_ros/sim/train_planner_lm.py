@@ -75,7 +75,7 @@ _IGNORED = -100
 _DWELLING: dict[str, int] = {
     "place": 4,
     "relation": 4,
-    "coordinates": 10,
+    "coordinates": 16,
     "via": 5,
     "round": 5,
     "lap": 3,
@@ -85,7 +85,7 @@ _DWELLING: dict[str, int] = {
     "sequence 3": 30,
     "reorder": 16,
     "shuttle": 6,
-    "stay": 2,
+    "stay": 6,
 }
 _SHARES = tuple(_DWELLING[family] for family in FAMILIES)
 

@@ -24,7 +24,7 @@ from flashrt_ros.sim.evaluate_planner_lm import (
     sample_held_out_outside,
     summarise,
 )
-from flashrt_ros.sim.instructions import Turn, sample_scene
+from flashrt_ros.sim.instructions import START, Instruction, Turn, sample_scene
 
 NUM_TURNS = 20
 
@@ -111,6 +111,17 @@ def test_sentences_that_no_template_made_have_no_subgoal(
         text for text, answer in zip(SPOKEN_OUTSIDE, answers, strict=True) if answer != "done"
     ]
     assert len(followed) <= 2, followed
+
+
+def test_stop_is_where_the_pusher_is(planner: tuple[HybridLm, HybridTokenizer]) -> None:
+    """Refusing must not cost the word that ends a motion; without a scene it can't be done."""
+    random = Random(6)
+    scenes = [sample_scene(random) for _ in range(6)]
+    stop = Instruction("stop", "stop", "stay", (START,))
+    prompts = [turn_text("stop", scene.text) for scene in scenes]
+    with open_session(planner[0]) as session:
+        answers = list(answer_turns(session, planner[1], [*prompts, turn_text("stop")]))
+    assert answers == [*(stop.plan(scene) for scene in scenes), "done"]
 
 
 def test_held_out_turns_repeat_and_are_held_out() -> None:

@@ -206,12 +206,16 @@ class Peer:
 
     def send(self, kind: Any, name: str, request: Any) -> Any:
         """Call a service; return the future."""
+        self.meet(kind, name)
+        return self._clients[name].call_async(request)
+
+    def meet(self, kind: Any, name: str) -> None:
+        """Have a service and its client here know each other, while the node still answers."""
         if name not in self._clients:
             client = self.node.create_client(kind, name)
             self._clients[name] = client
             self.until(client.service_is_ready, f"service {name}")
             self._until_known_to(self.until(lambda: self._owner(name), f"the node of {name}"))
-        return self._clients[name].call_async(request)
 
     def _owner(self, service: str) -> str:
         """The node that offers a service, "" while the graph does not say."""

@@ -301,6 +301,7 @@ def test_a_signal_while_the_engine_hangs_leads_to_the_safety_action(
     peer.bring_up("policy_node")
     driver.give_goal("policy_node")
     peer.until(lambda: len(commands) > 10, "commands")
+    peer.meet(Trigger, "policy_node/reset")
     engine.process.send_signal(signal.SIGSTOP)
     # Services wait for the engine now, as does whatever writes observations.
     peer.send(Trigger, "policy_node/reset", Trigger.Request())

@@ -123,6 +123,7 @@ def _name(axes: Axes, name: str, at: Point, colour: str) -> None:
         fontsize=8.5,
         weight="bold",
         ha="right" if is_left else "left",
+        bbox={"facecolor": TABLE, "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
         zorder=10,
     )
 

@@ -10,8 +10,10 @@ from flashrt_ros.bench.context import Crew
 from flashrt_ros.bench.engines import START_S, wait_for
 from flashrt_ros.bench.failures import BenchError
 from flashrt_ros.bench.ros_link import RosLink
+from flashrt_ros.nodes.meeting import Meeting
 
 _ANSWER_S = 5.0
+_LOOK_S = 0.2
 
 
 class ServiceLink(RosLink):
@@ -34,6 +36,9 @@ class ServiceLink(RosLink):
         client = self.node.create_client(Trigger, name)
         wait_for(self._crew, client.service_is_ready, f"service '{name}'")
         request = Trigger.Request()
+
+        with Meeting(self.node, client) as meeting:
+            wait_for(self._crew, lambda: self.spin_until(meeting.look, _LOOK_S), f"'{name}'")
 
         def ask() -> str:
             future = client.call_async(request)

@@ -20,6 +20,7 @@ from flashrt_ros.demo.trace import Point
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.msg import Subgoal
 from flashrt_ros.nodes.conversions import ns_to_duration, ns_to_stamp
+from flashrt_ros.nodes.meeting import Meeting
 from flashrt_ros.srv import (
     ForkCapsule,
     Interrupt,
@@ -75,7 +76,7 @@ class Services:
         self._check()
         client = self._node.create_client(kind, name)
         try:
-            _wait_for(client, name)
+            self._meet(client, name)
             return self._ask(client, name, request, may_fail=False)
         finally:
             self._node.destroy_client(client)
@@ -86,9 +87,21 @@ class Services:
         client = self._clients.get(name)
         if client is None:
             client = self._node.create_client(kind, name)
+            self._meet(client, name)
             self._clients[name] = client
         _wait_for(client, name)
         return client
+
+    def _meet(self, client: Client, name: str) -> None:
+        """Wait until the service is there and its node knows the client."""
+        _wait_for(client, name)
+        deadline = time.monotonic() + CALL_S
+        with Meeting(self._node, client) as meeting:
+            while not meeting.look():
+                self._check()
+                if time.monotonic() > deadline:
+                    raise ScenarioError(f"the node of '{name}' did not answer within {CALL_S:g} s")
+                meeting.answered.wait(_LOOK_S)
 
     def _ask(self, client: Client, name: str, request: Any, *, may_fail: bool) -> Any:
         done = threading.Event()

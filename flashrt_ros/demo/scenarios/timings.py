@@ -17,6 +17,7 @@ from flashrt_ros.demo.report import quantiles
 from flashrt_ros.demo.scene import Scene
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.nodes.meeting import Meeting
 
 NUM_CALLS = 100
 """Of each kind."""
@@ -25,6 +26,7 @@ PAUSE_S = 0.012
 """Between two calls: longer than the refill of the lane that a reset has left."""
 
 _ANSWER_S = 5.0
+_LOOK_S = 0.2
 _WARM_UP = 5
 
 
@@ -90,6 +92,12 @@ def _caller(node: Node, executor: SingleThreadedExecutor, name: str) -> Callable
     client = node.create_client(Trigger, name)
     if not client.wait_for_service(_ANSWER_S):
         raise ScenarioError(f"service '{name}' did not appear within {_ANSWER_S:g} s")
+    deadline = time.monotonic() + _ANSWER_S
+    with Meeting(node, client) as meeting:
+        while not meeting.look():
+            executor.spin_once(timeout_sec=_LOOK_S)
+            if time.monotonic() > deadline:
+                raise ScenarioError(f"the node of '{name}' did not answer within {_ANSWER_S:g} s")
     request = Trigger.Request()
 
     def call() -> None:

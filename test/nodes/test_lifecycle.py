@@ -281,7 +281,7 @@ def test_an_environment_that_something_else_deactivates_is_told_of(
     monkeypatch.setenv("XDG_RUNTIME_DIR", bench.environment["XDG_RUNTIME_DIR"])
     with EngineClient("engine", client="second") as other:
         other.deactivate()
-    peer.until(lambda: "by another client" in statuses[-1].detail, "a warning")
+    peer.until(lambda: [s for s in statuses if "by another client" in s.detail], "a warning")
     peer.until(lambda: _level(diagnostics, "policy_node") == DiagnosticStatus.WARN)
     assert peer.change("policy_node", "deactivate")
     assert peer.change("policy_node", "activate")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from flashrt_ros.runtime import cuda_streams
 from flashrt_ros.runtime.cuda_streams import Streams
 
 NUM_POOLED = 32
@@ -35,6 +36,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     Pooled._counts = itertools.count()
     monkeypatch.setattr(torch.cuda, "Stream", Pooled)
+    monkeypatch.setattr(cuda_streams, "_taken", set())  # other tests' backends may be open yet
     return Driver()
 
 

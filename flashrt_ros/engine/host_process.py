@@ -64,10 +64,12 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
     commons = Commons(settings)
     with ExitStack() as owned:
         # The names first: a second engine is refused before it loads anything.
-        addresses = [
-            owned.enter_context(EngineSocket(plan.name, group=plan.socket_group)) for plan in plans
-        ]
-        stopper.claim(addresses)
+        addresses = stopper.claim(
+            lambda: [
+                owned.enter_context(EngineSocket(plan.name, group=plan.socket_group))
+                for plan in plans
+            ]
+        )
         members = []
         for plan, address in zip(plans, addresses, strict=True):
             try:

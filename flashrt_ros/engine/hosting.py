@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import yaml
@@ -163,26 +163,47 @@ class Stopper:
     def __init__(self) -> None:
         self._server: Host | None = None
         self._claims: Sequence[EngineSocket] = ()
+        self._is_claiming = False
+        self._is_due = False
 
     def install(self) -> None:
         """Handle the signals from here on; in the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
-    def claim(self, addresses: Sequence[EngineSocket]) -> None:
-        """Give these names back, should the start be stopped; they stay the caller's."""
-        self._claims = addresses
+    def claim(self, take: Callable[[], Sequence[EngineSocket]]) -> Sequence[EngineSocket]:
+        """Take names, which are given back should the start be stopped; they are the caller's.
+
+        A signal that comes meanwhile waits, so that no name is taken and not known.
+
+        Raises:
+            EngineRunningError: As ``take`` does.
+        """
+        self._is_claiming = True
+        try:
+            self._claims = take()
+        finally:
+            self._is_claiming = False
+        if self._is_due:
+            self._leave()
+        return self._claims
 
     def attach(self, server: Host) -> None:
         """Stop this server from here on."""
         self._server = server
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._server is None:
-            for address in self._claims:
-                address.close()
-            os._exit(0)
-        self._server.stop()
+        if self._server is not None:
+            self._server.stop()
+        elif self._is_claiming:
+            self._is_due = True
+        else:
+            self._leave()
+
+    def _leave(self) -> NoReturn:
+        for address in self._claims:
+            address.close()
+        os._exit(0)
 
 
 def announce(epochs: Mapping[str, int], ready_fd: int) -> None:

@@ -460,6 +460,34 @@ def test_a_stop_ends_the_start_too(runtime_folder: Path) -> None:
     assert not list(runtime_folder.glob("early*"))
 
 
+STOPPED_AMID_A_CLAIM = """
+import os, signal, sys
+from flashrt_ros.engine.address import EngineSocket
+from flashrt_ros.engine.hosting import Stopper
+
+def take():
+    address = EngineSocket("early")
+    os.kill(os.getpid(), signal.SIGTERM)
+    return [address]
+
+stopper = Stopper()
+stopper.install()
+stopper.claim(take)
+sys.exit("went on")
+"""
+
+
+def test_a_stop_while_a_name_is_taken_gives_it_back(runtime_folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AMID_A_CLAIM],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not list(runtime_folder.glob("early*"))
+
+
 @pytest.mark.parametrize("module", ["torch.version", "numpy.version", "torch._functorch"])
 def test_a_stop_in_the_middle_of_an_import_ends_the_start(
     runtime_folder: Path, module: str

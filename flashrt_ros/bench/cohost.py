@@ -38,9 +38,6 @@ _PROMPT = "Go round the block on its far side, and stay there."
 _REPLAN = 2
 """Actions left when the next chunk is begun, so that it is made between ticks."""
 
-_START_S = 8.0
-"""About what it takes to start the processes of one way."""
-
 _MIN_S = 0.5
 _WARM_UP_S = 0.3
 _ALONE, _SLICED, _APART = "alone", "planner in the slack", "planner in a process of its own"
@@ -129,8 +126,12 @@ def run(context: Context) -> Result:
     free_tokens = 0.0
     for number, way in enumerate(ways):
         context.say(f"{way}: starting")
-        seconds = context.budget.share_s(len(ways) - number) - _START_S
+        begun = time.monotonic()
         with _processes(context, way) as (policy, planner, crew):
+            num_left = len(ways) - number
+            # those that follow will be about as long in starting
+            to_come_s = (num_left - 1) * (time.monotonic() - begun)
+            seconds = (context.budget.left_s - to_come_s) / num_left
             driver = _Driver(context, policy, planner, crew)
             texts[way] = driver.plan_once()
             if way == _SLICED:

@@ -190,6 +190,7 @@ class CudaBackend(Backend):
         ):
             with self._setup():
                 before = lane_bytes.save()
+            self.synchronize()  # another stream overwrites what was saved
             try:
                 with torch.cuda.stream(self._streams.state.torch):
                     tape, slot_reads = self._rehearsal.record(

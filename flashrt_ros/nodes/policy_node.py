@@ -306,7 +306,9 @@ class PolicyNode(SessionNode):
         """Publish what ``home`` is, for those who come later too; a failure is only logged."""
         env_index = self.settings.integer("env_index")
         try:
-            with self.verbs.use() as client:
+            # Not over the verbs' connection, which a save may hold for as long as a disk takes:
+            # the thread that hears of a new home publishes the actions too.
+            with self.connect("home") as client:
                 # A home stays pinned, so that this changes nothing and answers with what it is.
                 home = client.pin(HOME, pinned=True, env_index=env_index).capsule
         except FlashrtError as error:

@@ -60,7 +60,7 @@ class Ack(msgspec.Struct, array_like=True, tag=65, frozen=True):
 
 
 class Failure(msgspec.Struct, array_like=True, tag=66, frozen=True):
-    """The request was refused; state is as before. ``code`` as in ``errors.py``."""
+    """The request was refused; state is as before. ``code`` as in ``errors``."""
 
     rid: int
     code: int

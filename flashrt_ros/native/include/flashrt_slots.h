@@ -39,7 +39,7 @@ extern "C" {
 
 /* errors ------------------------------------------------------------------------------------ */
 
-/* Codes that calls of this library return; flashrt_ros/errors.py has the whole table. */
+/* Codes that calls of this library return; docs/errors.md has the whole table. */
 typedef enum flashrt_code {
   FLASHRT_NOTHING = -1, /* no error: the time was up and nothing had come */
   FLASHRT_OK = 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flashrt_ros.engine.consumer import Consumer, Reader
@@ -56,8 +55,7 @@ class FedConsumer(Consumer):
 
     def offer_row(self, env_index: int, row: int, meta: SlotMeta) -> None:
         """Take a row, held once for this call, as the newest."""
-        sequence = self.channel.next_sequence(env_index)
-        self.offer(env_index, self.num_slots + row, replace(meta, sequence=sequence))
+        self.offer(env_index, self.num_slots + row, meta)
 
     def close(self) -> None:
         """Give back what it holds, and leave outlet and channel. Idempotent."""

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import TYPE_CHECKING
 
 import torch
 
 from flashrt_ros.engine.ring import SlotMeta
-from flashrt_ros.errors import ConfigError, FlashrtError, LoanError, NoFreeSlotError
-from flashrt_ros.models.outlet import OutletSpec
-from flashrt_ros.runtime.arena import Arena
+from flashrt_ros.errors import (
+    ConfigError,
+    FlashrtError,
+    LoanError,
+    NoFreeSlotError,
+    NonFiniteError,
+    PayloadRangeError,
+)
+from flashrt_ros.models.outlet import OutletSpec, judged
+from flashrt_ros.runtime.arena import DTYPES, Arena
 from flashrt_ros.runtime.slot_views import UNIT_BYTES, view_rows
-from flashrt_ros.runtime.spec import ChannelSpec
+from flashrt_ros.runtime.spec import ChannelSpec, FieldSpec
 
 if TYPE_CHECKING:
-    from flashrt_ros.engine.consumer import Reader
     from flashrt_ros.engine.fed import FedConsumer
+    from flashrt_ros.engine.shared import SharedChannel
 
 
 class Outlet:
@@ -41,7 +50,8 @@ class Outlet:
         self._memory = arena.views(0)[spec.rows]  # keeps the whole arena's memory
         self._address = self._memory.data_ptr()
         self._references = [0] * (spec.num_rows * arena.num_lanes)
-        self._loans: dict[int, dict[Reader, int]] = {}
+        self._bounds = [_bounds(part) for part in spec.channel.fields]
+        self._loans: dict[int, dict[FedConsumer, int]] = {}
         self._consumers: list[FedConsumer] = []
         self._is_closed = False
 
@@ -99,7 +109,7 @@ class Outlet:
         for row in range(first, first + self.spec.num_rows):
             if not self._references[row] and row not in self._loans:
                 self._loans[row] = {
-                    one.reader: one.bound(env_index)
+                    one: one.bound(env_index)
                     for one in self._consumers
                     if env_index < one.num_environments
                 }
@@ -117,6 +127,34 @@ class Outlet:
             LoanError: It is not on loan.
         """
         self._end_loan(row)
+
+    def check(self, extremes: bytes) -> None:
+        """Refuse what a plan has written, as a writer's payload would be.
+
+        Args:
+            extremes: Copy of the OUTPUT buffer of that name, once the device has written it.
+
+        Raises:
+            NonFiniteError: A field holds NaN or Inf.
+            PayloadRangeError: A field leaves its range.
+        """
+        seen = struct.iter_unpack("2d", extremes)
+        parts = zip(self.spec.channel.fields, self._bounds, seen, strict=True)
+        for part, (low, high), (least, greatest) in parts:
+            if not judged(part):
+                continue
+            if not (math.isfinite(least) and math.isfinite(greatest)):
+                raise NonFiniteError(
+                    f"field '{part.name}' of outlet '{self.spec.name}' is not finite",
+                    expected="finite values",
+                    found=f"{least:g} to {greatest:g}",
+                )
+            if not low <= least <= greatest <= high:
+                raise PayloadRangeError(
+                    f"field '{part.name}' of outlet '{self.spec.name}' leaves its range",
+                    expected=f"{low:g} to {high:g} {part.units}".rstrip(),
+                    found=f"{least:g} to {greatest:g}",
+                )
 
     def commit(
         self,
@@ -150,16 +188,25 @@ class Outlet:
             if env_index >= consumer.num_environments:
                 continue
             try:
-                consumer.admit(env_index, bounds.get(consumer.reader, 0), stamp_ns)
+                consumer.admit(env_index, bounds.get(consumer, 0), stamp_ns)
             except FlashrtError:
                 continue  # counted by whoever refused it
             takers.append(consumer)
+        sequences: dict[SharedChannel, int] = {}
         for consumer in takers:
+            channel = consumer.channel
+            if channel not in sequences:  # one commit has one number for all that read the channel
+                sequences[channel] = channel.next_sequence(env_index)
             self._references[row] += 1
             consumer.offer_row(
                 env_index,
                 row,
-                SlotMeta(source_sequence=source_sequence, stamp_ns=stamp_ns, expires_ns=expires_ns),
+                SlotMeta(
+                    sequence=sequences[channel],
+                    source_sequence=source_sequence,
+                    stamp_ns=stamp_ns,
+                    expires_ns=expires_ns,
+                ),
             )
         for consumer in takers:
             consumer.reader.wake()
@@ -216,8 +263,20 @@ class Outlet:
         lane, in_lane = divmod(row, self.spec.num_rows)
         return lane * self._lane_bytes + in_lane * self._pitch
 
-    def _end_loan(self, row: int) -> dict[Reader, int]:
+    def _end_loan(self, row: int) -> dict[FedConsumer, int]:
         try:
             return self._loans.pop(row)
         except KeyError:
             raise LoanError(f"row {row} of outlet '{self.spec.name}' is not on loan") from None
+
+
+def _bounds(part: FieldSpec) -> tuple[float, float]:
+    """Return what a field's values must lie between, as its dtype holds the bounds."""
+    dtype = DTYPES[part.dtype]
+    low, high = (
+        torch.tensor(bound, dtype=dtype).item()
+        if bound is not None and dtype.is_floating_point
+        else bound
+        for bound in (part.low, part.high)
+    )
+    return -math.inf if low is None else low, math.inf if high is None else high

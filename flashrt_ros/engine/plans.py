@@ -298,19 +298,19 @@ class Plans:
                 self._on_lack(step)
             return
         timeline.lane.check_not_poisoned()
-        rows = self._handover.loan(timeline)
-        bindings = core.latches.latch(timeline, env)
-        env.is_held = env.is_held and timeline is not env
-        latches, tick = core.latches, timeline.position.tick
-        origin = origin_of(latches.goals_of(timeline), latches.observation_of(timeline), tick)
-        bindings[GOAL_SEQUENCE_IN] = origin.goal_sequence
-        bindings[ELAPSED] = 0
-        if core.noise is not None:
-            position = timeline.position
-            bindings[NOISE_SLOT] = core.noise.draw(position.noise_seed, position.noise_counter)
-        core.bindings.write(timeline.lane, bindings | self._handover.bindings(rows))
-        run = PlanRun(core.plan_of(timeline), timeline.lane)
-        flight = Flight(timeline, run, origin, step, pops, rows=rows)
+        with self._handover.lent(timeline) as rows:
+            bindings = core.latches.latch(timeline, env)
+            env.is_held = env.is_held and timeline is not env
+            latches, tick = core.latches, timeline.position.tick
+            origin = origin_of(latches.goals_of(timeline), latches.observation_of(timeline), tick)
+            bindings[GOAL_SEQUENCE_IN] = origin.goal_sequence
+            bindings[ELAPSED] = 0
+            if core.noise is not None:
+                position = timeline.position
+                bindings[NOISE_SLOT] = core.noise.draw(position.noise_seed, position.noise_counter)
+            core.bindings.write(timeline.lane, bindings | self._handover.bindings(rows))
+            run = PlanRun(core.plan_of(timeline), timeline.lane)
+            flight = Flight(timeline, run, origin, step, pops, rows=rows)
         self._flight = flight
         # the latch node is submitted before anyone can write: what was bound is what is read
         before = core.clock_ns()

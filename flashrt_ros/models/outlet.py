@@ -16,11 +16,12 @@ class OutletSpec:
     """A buffer of rows that a plan writes for the graphs of other models to read in place.
 
     A plan is given one row, which nobody reads, and a program of it writes every field there
-    with :meth:`write`. What it has written is a goal once the plan's last node is done; of a plan
-    that is abandoned nothing ever is.
+    with :meth:`write`. What it has written is a goal once the plan's last node is done, if it is
+    finite and in range; of a plan that is abandoned nothing ever is.
 
     The rows are SCRATCH: they lie where the lane lies, in the device's memory, and in no
-    capsule.
+    capsule. The same graph tells the host the extremes of what it wrote, so that the host judges
+    a row without reading it.
 
     Attributes:
         channel: What a row holds; ``name`` is the outlet's. The goal channel that it feeds must
@@ -47,30 +48,48 @@ class OutletSpec:
         return f"{self.name}_row"
 
     @property
+    def extremes(self) -> str:
+        """Name of the OUTPUT buffer, ``float64[num_fields, 2]``: least and greatest value of each.
+
+        Both are NaN where a value is. Zeros for a field that is not :func:`judged`.
+        """
+        return f"{self.name}_extremes"
+
+    @property
     def row_bytes(self) -> int:
         """Pitch from one row to the next; fields lie as in a slot of the channel."""
         return self.channel.payload_bytes
 
-    def buffers(self) -> tuple[BufferSpec, BufferSpec]:
+    def buffers(self) -> tuple[BufferSpec, ...]:
         """Declare its buffers, which the model has to list among its own."""
+        num_fields = len(self.channel.fields)
         return (
             BufferSpec(self.rows, (self.num_rows, self.row_bytes), "uint8", Role.SCRATCH),
             BufferSpec(self.binding, (1,), "int64", Role.BINDING),
+            BufferSpec(self.extremes, (num_fields, 2), "float64", Role.OUTPUT),
         )
 
     def write(self, buffers: Buffers, field: str, value: torch.Tensor) -> None:
-        """Write a field of the plan's row, in a program.
+        """Write a field of the plan's row, whole, in a program.
 
         Args:
             buffers: Of the lane.
             field: One of the channel's.
             value: In its shape and dtype.
         """
-        part = self._field(field)
-        start = self.channel.field_offset(field)
+        start = self.channel.field_offset(field)  # refuses a name that there is not
+        names = [part.name for part in self.channel.fields]
+        index = names.index(field)
+        part = self.channel.fields[index]
         rows = buffers[self.rows][:, start : start + part.num_bytes].view(DTYPES[part.dtype])
         rows.index_copy_(0, buffers[self.binding], value.reshape(1, -1))
+        if judged(part):
+            least, greatest = buffers[self.extremes][index]
+            least.copy_(value.amin())
+            greatest.copy_(value.amax())
 
-    def _field(self, name: str) -> FieldSpec:
-        self.channel.field_offset(name)  # refuses a name that there is not
-        return next(part for part in self.channel.fields if part.name == name)
+
+def judged(part: FieldSpec) -> bool:
+    """Tell whether some values of a field's dtype are refused."""
+    has_bounds = part.low is not None or part.high is not None
+    return has_bounds or DTYPES[part.dtype].is_floating_point

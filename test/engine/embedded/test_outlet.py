@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,9 +20,11 @@ from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.sharing import share_channel
 from flashrt_ros.errors import (
     AbandonedError,
+    BackendError,
     ConfigError,
     LoanError,
     NoFreeSlotError,
+    PayloadRangeError,
     SpecError,
     UnknownChannelError,
 )
@@ -276,6 +279,101 @@ def test_a_planner_without_a_free_row_says_so(device: str) -> None:
     planner.engine.close()
 
 
+class Wild(Planner):
+    """Leaves the inverse of its goal: NaN of zero, Inf of next to nothing."""
+
+    def programs(self) -> dict[ShapeKey, Program]:
+        programs, plan = dict(MinimalPolicy.programs(self)), self.plan()
+        commit = programs[plan.commit]
+
+        def commit_and_leave(buffers: Buffers, slots: Slots) -> None:
+            commit(buffers, slots)
+            goal = buffers["goal_latched"]
+            self.outlet.write(buffers, "values", goal / goal.square())
+
+        return {**programs, plan.commit: commit_and_leave}
+
+
+@pytest.mark.parametrize(
+    ("goal", "error"),
+    [
+        ((0.0, 1.0), "NON_FINITE"),
+        ((1.0, 1e-30), "NON_FINITE"),
+        ((1.0, -1e-30), "NON_FINITE"),
+        ((1.0, 0.25), "PAYLOAD_RANGE"),
+        ((-0.25, 1.0), "PAYLOAD_RANGE"),
+    ],
+    ids=["nan", "inf", "-inf", "above", "below"],
+)
+def test_what_no_writer_could_commit_is_refused_at_the_source(
+    device: str, goal: tuple[float, float], error: str
+) -> None:
+    planner = Rig(Wild(), device, {})
+    outlet = planner.engine.outlet("latent")
+    policy = Rig(MinimalPolicy(), device, {"feeds": {"goal": outlet}})
+    for x, y in (goal, (-1.0, 1.0)):
+        planner.goal(x, y)
+        planner.observe()
+        made = planner.chunk()  # its own chunks are its own affair
+    faults = [event.detail for event in planner.events if event.kind == EventKind.FAULT]
+    assert [detail.partition(":")[0] for detail in faults] == [error]
+    assert "field 'values' of outlet 'latent'" in faults[0]
+    policy.observe()
+    chunk = policy.chunk().provenance  # the control: the second one is taken, and is the first
+    assert (chunk.goal_sequence, chunk.goal_source_sequence) == (1, made.provenance.sequence)
+    assert policy.in_force() == (-1.0, 1.0)
+    assert policy.status().dropped_goals == 0
+    policy.engine.close()
+    assert outlet.num_free == LATENT.num_rows * len(planner.engine.core.pool.lanes)
+    planner.engine.close()
+
+
+def test_bounds_are_those_that_the_dtype_holds(device: str) -> None:
+    """A bound of 0.1 admits the float32 that is nearest to it, as a writer does."""
+    (part,) = GOAL.fields
+    narrow = replace(part, low=-0.1, high=0.1)
+    outlet_spec = OutletSpec(replace(LATENT.channel, fields=(narrow,)), num_rows=7)
+
+    class Narrow(Wild):
+        outlet = outlet_spec
+
+    planner = Rig(Narrow(), device, {})
+    outlet = planner.engine.outlet("latent")
+    edge = float(np.float32(0.1))
+    outlet.check(struct.pack("2d", -edge, edge))
+    with pytest.raises(PayloadRangeError, match=r"-0.1 to 0.1"):
+        outlet.check(struct.pack("2d", -edge, float(np.nextafter(np.float32(0.1), np.float32(1)))))
+    planner.engine.close()
+
+
+def test_a_plan_that_does_not_begin_keeps_no_row(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise BackendError("the device refuses")
+
+    chain.planner.goal(0.5, -0.5)
+    chain.planner.observe()
+    with monkeypatch.context() as patch:
+        patch.setattr(chain.planner.engine.core.bindings, "write", fail)
+        with pytest.raises(BackendError):
+            chain.planner.chunk()
+    assert rows_in_use(chain) == 0
+    chain.plan()
+    assert rows_in_use(chain) == 1
+
+
+def test_it_lives_no_longer_than_what_it_was_made_from(chain: Chain) -> None:
+    chain.planner.goals.write(stamp_ns=5, values=[0.5, 0.5], lifetime_ns=10)
+    chain.planner.observe()
+    assert chain.planner.chunk().provenance.goal_expires_ns == 15
+    chain.policy.observe()
+    assert chain.policy.chunk().provenance.goal_expires_ns == 15
+    chain.plan()
+    chain.policy.observe()
+    assert chain.policy.chunk().provenance.goal_expires_ns == 0  # the control
+
+
 def test_an_abandoned_plan_shows_nothing(chain: Chain) -> None:
     chain.planner.goal(0.5, -0.5)
     for nodes in range(1, 6):
@@ -456,6 +554,8 @@ def test_two_policies_share_what_it_leaves(device: str) -> None:
             rig.chunk()
             assert rig.is_fed()
             assert rig.copies() == 0
+        sequences = {rig.engine.environment(0).position.origin.goal_sequence for rig in (one, two)}
+        assert sequences == {1}, "one commit, one number"
         assert one.in_force() == two.in_force()
         one.goal(0.1, 0.1)
         two.observe()

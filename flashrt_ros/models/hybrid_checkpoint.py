@@ -19,6 +19,7 @@ _SINGLE = "model.safetensors"
 _IGNORED = ("mtp.", "model.visual.", "visual.")  # draft heads and the vision tower
 _WRAPPER = "model.language_model."  # where a model with vision keeps its text part
 _MOST_NAMED = 6  # tensors that one message names
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def expected_tensors(config: HybridConfig) -> dict[str, tuple[int, ...]]:
@@ -77,8 +78,8 @@ def check_tensors(found: Mapping[str, Tensor], config: HybridConfig) -> None:
     """Refuse a checkpoint that is not the config's, before anything is taken from it.
 
     Raises:
-        WeightsError: Tensors are missing, unknown or of another shape (up to six are
-            named), or one holds NaN or Inf.
+        WeightsError: Tensors are missing, unknown, of another shape or quantised (up to six
+            are named), or one holds NaN or Inf.
     """
     expected = expected_tensors(config)
     missing = [name for name in expected if name not in found]
@@ -90,10 +91,21 @@ def check_tensors(found: Mapping[str, Tensor], config: HybridConfig) -> None:
         for name, shape in expected.items()
         if name in found and tuple(found[name].shape) != shape
     ]
+    # Converted as they are, the steps of a quantised tensor would be taken for its values.
+    quantised = [
+        f"{name} {str(found[name].dtype).removeprefix('torch.')}"
+        for name in expected
+        if name in found and found[name].dtype not in _FLOATS
+    ]
     problems = [
         f"{what}: {', '.join(names[:_MOST_NAMED])}"
         + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
-        for what, names in (("missing", missing), ("unknown", extra), ("misshapen", misshapen))
+        for what, names in (
+            ("missing", missing),
+            ("unknown", extra),
+            ("misshapen", misshapen),
+            ("quantised", quantised),
+        )
         if names
     ]
     if problems:

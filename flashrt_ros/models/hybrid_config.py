@@ -9,6 +9,7 @@ sizes, ``V`` vocabulary, ``P`` positions of the cache.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,20 @@ _TEXT_TYPES = {
     "qwen3_5_text": "qwen3_5",
     "qwen3_5_moe_text": "qwen3_5",
 }
+_POSITIVE = (
+    "num_heads",
+    "num_key_heads",
+    "hidden_size",
+    "head_dim",
+    "vocab_size",
+    "key_head_dim",
+    "value_head_dim",
+    "rope_theta",
+    "norm_eps",
+)
 _WRAPPED_TYPES = ("qwen3_5", "qwen3_5_moe")  # the language model is their text_config
+_MOST = 1 << 31  # beyond any model's sizes, and still a size that arithmetic can do
+_MOST_LAYERS = 4096
 _REQUIRED = (
     "hidden_size",
     "num_hidden_layers",
@@ -117,8 +131,8 @@ class HybridConfig:
     eos_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("num_heads", "num_key_heads", "hidden_size", "head_dim", "vocab_size"):
-            if getattr(self, name) <= 0:
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
                 raise ConfigError(
                     f"a language model can't have this {name}",
                     expected="a positive number",
@@ -233,17 +247,23 @@ class _Fields:
         value = self._values.get(name)
         if value is None:
             value = default
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+        ):
             raise ConfigError(
-                f"'{name}' in the model config", expected="a number", found=repr(value)
+                f"'{name}' in the model config", expected="a finite number", found=repr(value)
             )
         return value
 
     def count(self, name: str, default: int | None = None) -> int:
         value = self.number(name, default)
-        if value != int(value) or value < 0:
+        if value != int(value) or not 0 <= value < _MOST:
             raise ConfigError(
-                f"'{name}' in the model config", expected="a count", found=repr(value)
+                f"'{name}' in the model config",
+                expected=f"a count below {_MOST}",
+                found=repr(value),
             )
         return int(value)
 
@@ -310,11 +330,17 @@ def _rope(fields: _Fields) -> tuple[float, float]:
 
 def _layer_types(fields: _Fields) -> tuple[str, ...]:
     num_layers = fields.count("num_hidden_layers")
+    if num_layers > _MOST_LAYERS:
+        raise ConfigError(
+            "'num_hidden_layers' in the model config",
+            expected=f"at most {_MOST_LAYERS}",
+            found=num_layers,
+        )
     given = fields.get("layer_types")
     if given is None:
         interval = max(1, fields.count("full_attention_interval", 4))
         return tuple(LINEAR if (at + 1) % interval else FULL for at in range(num_layers))
-    if not isinstance(given, list) or not set(given) <= {LINEAR, FULL}:
+    if not isinstance(given, list) or any(kind not in (LINEAR, FULL) for kind in given):
         raise ConfigError(
             "'layer_types' in the model config",
             expected=f"a list of {LINEAR} and {FULL}",
@@ -360,6 +386,6 @@ def _experts(
 def _eos(fields: _Fields) -> tuple[int, ...]:
     value = fields.get("eos_token_id")
     given = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(token, int) for token in given):
+    if not all(isinstance(token, int) and 0 <= token < _MOST for token in given):
         raise ConfigError("'eos_token_id' in the model config", expected="token ids", found=value)
     return tuple(given)

@@ -93,6 +93,21 @@ def test_missing_unknown_and_misshapen_tensors_are_named() -> None:
     assert "misshapen: lm_head.weight [256, 63] instead of [256, 64]" in message
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.float8_e4m3fn])
+def test_a_quantised_tensor_is_named(dtype: torch.dtype) -> None:
+    tensors = random_tensors(CONFIG, 0)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(dtype)
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(WeightsError, match=f"quantised: model.norm.weight {name}"):
+        check_tensors(tensors, CONFIG)
+
+
+def test_tensors_of_several_precisions_are_taken() -> None:
+    tensors = random_tensors(CONFIG, 0)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.bfloat16)
+    check_tensors(tensors, CONFIG)
+
+
 def test_a_long_list_of_tensors_is_cut() -> None:
     with pytest.raises(WeightsError, match="and 44 more"):
         check_tensors({}, CONFIG)

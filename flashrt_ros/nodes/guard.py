@@ -163,10 +163,20 @@ class Guard:
         return lifetime_ns > 0 and self._is_old(self._observed_ns, lifetime_ns, now_ns)
 
     def _is_goal_stale(self, made: Provenance, now_ns: int) -> bool:
-        stamp_ns = made.goal_stamp_ns
-        end_ns = made.goal_expires_ns or self._lifetimes.end_ns(
-            stamp_ns=stamp_ns, sequence=made.goal_source_sequence
+        """Tell whether any goal of a chunk has outlived its lifetime, of several channels too."""
+        others = made.other_goals
+        # What came with the action is the first end of all: whose it is shows among the others'.
+        is_firsts = made.goal_expires_ns not in [goal.expires_ns for goal in others]
+        first_ns = made.goal_expires_ns if is_firsts else 0
+        return self._is_over(
+            made.goal_stamp_ns, made.goal_source_sequence, first_ns, now_ns
+        ) or any(
+            self._is_over(goal.stamp_ns, goal.source_sequence, goal.expires_ns, now_ns)
+            for goal in others
         )
+
+    def _is_over(self, stamp_ns: int, sequence: int, expires_ns: int, now_ns: int) -> bool:
+        end_ns = expires_ns or self._lifetimes.end_ns(stamp_ns=stamp_ns, sequence=sequence)
         return end_ns is not None and self._is_old(stamp_ns, end_ns - stamp_ns, now_ns)
 
     def _is_old(self, stamp_ns: int, lifetime_ns: int, now_ns: int) -> bool:

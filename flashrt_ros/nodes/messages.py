@@ -45,6 +45,7 @@ def action_chunk(
     """
     actions = array.array("f")
     actions.frombytes(payload)
+    goals = goals_of(model, provenance)
     return ActionChunk(
         header=header(stamp_ns, frame),
         joint_names=list(model.joint_names),
@@ -64,10 +65,29 @@ def action_chunk(
         goal_source_sequence=provenance.goal_source_sequence,
         goal_stamp=ns_to_stamp(provenance.goal_stamp_ns),
         goal_expires=ns_to_stamp(provenance.goal_expires_ns),
+        goal_channels=[goal.channel for goal in goals],
+        goal_sequences=array.array("Q", [goal.sequence for goal in goals]),
+        goal_source_sequences=array.array("Q", [goal.source_sequence for goal in goals]),
+        goal_stamps=[ns_to_stamp(goal.stamp_ns) for goal in goals],
         observation_sequence=provenance.observation_sequence,
         observation_stamp=ns_to_stamp(provenance.observation_stamp_ns),
         capsule_id=provenance.capsule_id,
         score=score,
+    )
+
+
+def goals_of(
+    model: protocol.ModelInfo, made: protocol.Provenance
+) -> tuple[protocol.GoalSource, ...]:
+    """Return every goal that an output was made under, in the model's order; none before any."""
+    if not made.goal_sequence:
+        return made.other_goals
+    first = next(channel.name for channel in model.channels if channel.role == "goal")
+    return (
+        protocol.GoalSource(
+            first, made.goal_sequence, made.goal_source_sequence, made.goal_stamp_ns, 0
+        ),
+        *made.other_goals,
     )
 
 

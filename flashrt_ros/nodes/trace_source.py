@@ -12,7 +12,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from flashrt_ros.engine.protocol import Event, OutputKind, Provenance
+from flashrt_ros.engine.protocol import Event, GoalSource, OutputKind, Provenance
 from flashrt_ros.msg import ActionChunk, ExecutionEvent
 from flashrt_ros.nodes.conversions import stamp_to_ns
 from flashrt_ros.nodes.reports import EVENT_QOS
@@ -112,4 +112,14 @@ def _provenance(message: Any) -> Provenance:
         observation_sequence=message.observation_sequence,
         observation_stamp_ns=stamp_to_ns(message.observation_stamp),
         capsule_id=message.capsule_id,
+        other_goals=tuple(
+            GoalSource(channel, int(sequence), int(source_sequence), stamp_to_ns(stamp), 0)
+            for channel, sequence, source_sequence, stamp in zip(
+                message.goal_channels[1:],
+                message.goal_sequences[1:],
+                message.goal_source_sequences[1:],
+                message.goal_stamps[1:],
+                strict=True,
+            )
+        ),
     )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from flashrt_ros.engine.protocol import Provenance
+from flashrt_ros.engine.protocol import GoalSource, Provenance
 from flashrt_ros.nodes.guard import Cause, Guard, GuardSettings
 from flashrt_ros.nodes.lifetimes import GoalLifetimes
 
@@ -115,6 +115,27 @@ class TestGoals:
         assert found.look(now_ns=end_ns + 1, monotonic_ns=NOW) is Cause.GOAL
         assert not act(found, now_ns=end_ns + 1, goal_expires_ns=end_ns)
         assert not act(found, now_ns=NOW + 3 * S)
+
+    def test_each_of_several_channels_is_judged(self) -> None:
+        found = guard(goal_ns=2 * S, observation_ns=0)
+
+        def may_act(*, first_ns: int, other_ns: int, stamp_ns: int = NOW) -> bool:
+            ends = [end_ns for end_ns in (first_ns, other_ns) if end_ns]
+            return act(
+                found,
+                now_ns=NOW + 3 * S,
+                goal_stamp_ns=NOW,
+                goal_expires_ns=min(ends, default=0),
+                other_goals=(GoalSource("gripper", 1, 9, stamp_ns, other_ns),),
+            )
+
+        later_ns = NOW + 9 * S
+        assert may_act(first_ns=later_ns - S, other_ns=later_ns)
+        assert not may_act(first_ns=later_ns, other_ns=NOW + S)
+        # One that came with no end has the node's, whatever the other one has.
+        assert not may_act(first_ns=later_ns, other_ns=0)
+        assert not may_act(first_ns=0, other_ns=later_ns)
+        assert may_act(first_ns=later_ns, other_ns=0, stamp_ns=NOW + 2 * S)
 
     def test_lifetimes_are_bounded(self) -> None:
         lifetimes = GoalLifetimes(0)

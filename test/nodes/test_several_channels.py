@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,8 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.msg import ExecutionEvent, Subgoal
+from flashrt_ros.msg import ActionChunk, ExecutionEvent, Subgoal
+from flashrt_ros.nodes.conversions import stamp_to_ns
 
 if TYPE_CHECKING:
     from test.nodes.conftest import Bench, Peer
@@ -156,3 +159,44 @@ def test_each_channel_has_a_schema_of_its_own(planners: Planners) -> None:
     assert "name=PAYLOAD_RANGE" in planners.subgoal("gripper", values=[0.09])
     assert "name=PAYLOAD_SHAPE" in planners.subgoal("gripper", values=[0.05, 0.05])
     assert " accepted " in f" {planners.subgoal('gripper', values=[0.07])}"
+
+
+def test_a_chunk_names_the_goal_of_each_channel(
+    planners: Planners, bench: Bench, tmp_path: Path
+) -> None:
+    peer = planners.peer
+    chunks = peer.listen(ActionChunk, "policy_node/action_chunk")
+    joints = peer.node.create_publisher(JointState, "joint_states", 10)
+    bench.policy()
+    peer.bring_up("policy_node")
+    report = tmp_path / "trace.json"
+    words = ["trace", "--ros", "--seconds", "0", "--json", str(report)]
+    trace = bench.start([sys.executable, "-m", "flashrt_ros.cli.main", *words])
+    for topic in ("policy_node/events", "planner_node/events", "policy_node/action_chunk"):
+        trace.wait_for_line(f"listening to /{topic}")
+    sent: dict[str, list[tuple[int, int]]] = {"goal": [], "gripper": []}
+
+    def is_acted_on() -> bool:
+        """Goals again and again: the first may come before all ends have found each other."""
+        for channel, numbers in sent.items():
+            planners.subgoal(channel)
+            numbers.append((planners.taken().sequence, stamp_to_ns(planners.taken().header.stamp)))
+        message = JointState(name=["x", "y"], position=[0.0, 0.0])
+        message.header.stamp = peer.now()
+        joints.publish(message)
+        return len({tuple(chunk.goal_sequences) for chunk in chunks}) > 3
+
+    peer.until(is_acted_on, "chunks of several goals")
+    trace.process.send_signal(signal.SIGINT)
+    assert trace.wait() == 0, trace.output
+    for chunk in chunks:
+        assert list(chunk.goal_channels) == ["goal", "gripper"]
+        assert chunk.goal_sequences[0] == chunk.goal_sequence
+        assert chunk.goal_source_sequences[0] == chunk.goal_source_sequence
+        assert chunk.goal_stamps[0] == chunk.goal_stamp
+    for index, numbers in enumerate(sent.values()):
+        last = chunks[-1]
+        assert (last.goal_source_sequences[index], stamp_to_ns(last.goal_stamps[index])) in numbers
+    traced = json.loads(report.read_bytes())["goals"]
+    assert [goal for goal in traced if goal["channel"] == "gripper" and goal["acted_ns"]]
+    assert peer.change("policy_node", "deactivate")

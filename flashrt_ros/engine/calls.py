@@ -52,6 +52,9 @@ class Calls(PlannerCalls):
     ) -> protocol.Stepped:
         """Run ticks of the environment, or of a branch, and return what they made.
 
+        The plans take what they take: the engine counts as gone once it gives no sign of
+        life for a minute.
+
         Args:
             count: Ticks; 0 makes the chunk that is due and pops nothing.
             env_index: Environment.
@@ -68,7 +71,6 @@ class Calls(PlannerCalls):
             AbandonedError: A reset, restore or interrupt ended it.
             BranchNotFoundError: No such branch.
         """
-        # With a negative one this side would take the engine for gone before it could answer.
         if not 0 <= timeout_ns <= _LONGEST_STEP_NS:
             raise ParameterRangeError(
                 "a step can't wait so long",
@@ -76,8 +78,7 @@ class Calls(PlannerCalls):
                 found=f"{timeout_ns / 1e9:g} s",
             )
         request = protocol.Step(0, env_index, count, branch, min_observation_stamp_ns, timeout_ns)
-        # The engine answers in time by itself; the plans it runs come on top.
-        return self.call(request, protocol.Stepped, timeout_s=timeout_ns / 1e9 + 60.0)
+        return self.call(request, protocol.Stepped)
 
     def interrupt(
         self,

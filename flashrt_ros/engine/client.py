@@ -218,8 +218,12 @@ class EngineClient(Calls):
     def call(
         self, request: protocol.Request, kind: type[_Reply], *, timeout_s: float | None = None
     ) -> _Reply:
-        """Send a request and wait for its answer; see :meth:`Calls.call`."""
-        return self._transport.exchange(request, kind, timeout_s=timeout_s)[0]
+        """Send a request and wait for its answer; see :meth:`Calls.call`.
+
+        A step is waited for as long as the engine gives signs of life.
+        """
+        is_long = isinstance(request, protocol.Step)
+        return self._transport.exchange(request, kind, timeout_s=timeout_s, is_long=is_long)[0]
 
     def _unmap_ring(self, env_index: int) -> None:
         ring = self._rings.pop(env_index, None)

@@ -19,6 +19,9 @@ from flashrt_ros.errors import EngineGoneError, FlashrtError, ProtocolError, fro
 _Reply = TypeVar("_Reply", bound=msgspec.Struct)
 _Unasked = protocol.Output | protocol.Event
 
+_PATIENCE_S = 60.0
+"""How long an engine may keep silent over what may take any time, such as one node of a plan."""
+
 
 class Transport:
     """One connection, for one thread; once anything goes wrong on it, it has ended.
@@ -38,6 +41,7 @@ class Transport:
         self._timeout_s = timeout_s
         self._gone: str | None = None
         self._rid = 0
+        self._late: set[int] = set()
         self._buffer = bytearray(MAX_MESSAGE_BYTES)
         self._inbox: deque[_Unasked] = deque()
         self._socket = address.connect(name, timeout_s=wait_s)
@@ -65,18 +69,24 @@ class Transport:
         *,
         max_fds: int = 0,
         timeout_s: float | None = None,
+        is_long: bool = False,
     ) -> tuple[_Reply, list[int]]:
         """Send a request under a ``rid`` of its own and wait for the reply to it.
+
+        A long one is waited for as long as the engine lives: each time the time is up it is
+        asked for a sign of life, which it gives between two nodes of a plan.
 
         Args:
             request: Its ``rid`` is replaced.
             kind: The reply to expect.
             max_fds: Descriptors that may ride on it; the caller owns them.
             timeout_s: How long to wait; None for the connection's own.
+            is_long: Whether the answer may take any time.
 
         Raises:
             FlashrtError: The engine refused, as the class that its code names.
-            EngineGoneError: The connection ended, or no answer came in time.
+            EngineGoneError: The connection ended, or no answer came in time; of a long one,
+                no sign of life for a minute.
             ProtocolError: Another kind of reply came, or the request is too long.
         """
         self._require()
@@ -91,12 +101,22 @@ class Transport:
                 found=len(message),
             )
         self._send(message, expires)
+        rid, ping, silence_s = self._rid, 0, max(wait_s, _PATIENCE_S)
         while True:
             if not self._replies.poll(max(0.0, expires - time.monotonic()) * 1000):
+                if is_long and not ping:
+                    self._rid += 1
+                    ping = self._rid
+                    self._late.add(ping)
+                    expires = time.monotonic() + silence_s
+                    self._send(protocol.encode(protocol.Ping(ping)), expires)
+                    continue
                 raise self.end(
                     EngineGoneError(
                         f"engine '{self.name}' did not answer {type(request).__name__}",
-                        expected=f"an answer within {wait_s:g} s",
+                        expected=f"a sign of life within {silence_s:g} s"
+                        if ping
+                        else f"an answer within {wait_s:g} s",
                         fix="see its log; the connection is given up",
                     )
                 )
@@ -105,7 +125,11 @@ class Transport:
                 continue
             if isinstance(answer, _Unasked):
                 self._inbox.append(answer)
-            elif answer.rid != self._rid:
+            elif answer.rid in self._late:
+                self._late.discard(answer.rid)
+                if answer.rid == ping:
+                    ping, expires = 0, time.monotonic() + wait_s
+            elif answer.rid != rid:
                 raise self._unexpected(answer)
             elif isinstance(answer, kind):
                 return answer, fds
@@ -139,6 +163,9 @@ class Transport:
         message = self._take()[0]
         if message is None or isinstance(message, _Unasked):
             return message
+        if message.rid in self._late:  # a sign of life that came after what it was asked for
+            self._late.discard(message.rid)
+            return None
         raise self._unexpected(message)
 
     def wake(self) -> None:

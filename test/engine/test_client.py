@@ -161,6 +161,69 @@ def test_a_step_that_can_not_wait_so_long_is_not_sent(serve: Serve, timeout_ns: 
         client.ping()
 
 
+def stepped(rid: int) -> bytes:
+    return protocol.encode(protocol.Stepped(rid, 3, 4, (), ()))
+
+
+def test_a_step_is_waited_for_as_long_as_the_engine_lives(
+    misbehave: Callable[[Answer], str],
+) -> None:
+    signs: list[int] = []
+
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        step: Any = protocol.decode_request(sock.recv(65536))
+        for _ in range(3):
+            ping: Any = protocol.decode_request(sock.recv(65536))
+            assert isinstance(ping, protocol.Ping)
+            signs.append(ping.rid)
+            sock.send(protocol.encode(protocol.Ack(ping.rid)))
+        late: Any = protocol.decode_request(sock.recv(65536))
+        sock.send(stepped(step.rid))
+        again: Any = protocol.decode_request(sock.recv(65536))
+        for rid in (late.rid, again.rid):  # the sign comes after what it was asked for
+            sock.send(protocol.encode(protocol.Ack(rid)))
+
+    with EngineClient(misbehave(answer), timeout_s=0.05, wait_s=60) as client:
+        assert client.step(timeout_ns=1).tick == 3
+        client.call(protocol.Ping(0), protocol.Ack, timeout_s=60)
+    assert len(set(signs)) == 3
+
+
+def test_a_sign_of_life_that_comes_late_is_no_output(misbehave: Callable[[Answer], str]) -> None:
+    asked = threading.Event()
+
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        step: Any = protocol.decode_request(sock.recv(65536))
+        ping: Any = protocol.decode_request(sock.recv(65536))
+        sock.send(stepped(step.rid))
+        asked.wait(60)
+        sock.send(protocol.encode(protocol.Ack(ping.rid)))
+
+    with EngineClient(misbehave(answer), timeout_s=0.05, wait_s=60) as client:
+        client.step(timeout_ns=1)
+        asked.set()
+        assert client.receive(60.0) is None
+        assert not client.is_closed
+
+
+def test_a_step_of_an_engine_without_a_sign_of_life_ends(
+    misbehave: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flashrt_ros.engine.transport._PATIENCE_S", 0.1)
+    given_up = threading.Event()
+
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        given_up.wait(60)
+
+    client = EngineClient(misbehave(answer), timeout_s=0.05, wait_s=60)
+    with client, pytest.raises(EngineGoneError, match="sign of life"):
+        client.step(timeout_ns=86_400_000_000_000)
+    given_up.set()
+
+
 def test_another_thread_ends_a_wait(serve: Serve) -> None:
     with serve().client() as client:
         answers: list[object] = []

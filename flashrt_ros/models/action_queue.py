@@ -36,18 +36,29 @@ def counter(
     return BufferSpec(name, (1,), "int64", role, inert=inert, feeds_noise=feeds_noise)
 
 
-def policy_counters() -> tuple[BufferSpec, ...]:
-    """Declare the well-known counters of ``models.base`` that every policy has."""
+def policy_counters(*, draws_noise: bool = True) -> tuple[BufferSpec, ...]:
+    """Declare the well-known counters of ``models.base`` that every policy has.
+
+    Args:
+        draws_noise: Whether the model has a ``noise_shape``. Without one, seed and counter of
+            its noise are only reported, and there is no slot to read.
+    """
+    seed = counter(
+        NOISE_SEED, inert=None if draws_noise else Inert.PROVENANCE, feeds_noise=draws_noise
+    )
+    drawn = counter(
+        NOISE_COUNTER, inert=None if draws_noise else Inert.COUNTER, feeds_noise=draws_noise
+    )
     return (
         counter(TICK, inert=Inert.COUNTER),
         counter(QUEUE_HEAD),
         counter(QUEUE_LENGTH),
-        counter(NOISE_SEED, feeds_noise=True),
-        counter(NOISE_COUNTER, feeds_noise=True),
+        seed,
+        drawn,
         counter(GOAL_SEQUENCE, inert=Inert.PROVENANCE),
         counter(ELAPSED, Role.BINDING),
         counter(GOAL_SEQUENCE_IN, Role.BINDING),
-        counter(NOISE_SLOT, Role.BINDING),
+        *((counter(NOISE_SLOT, Role.BINDING),) if draws_noise else ()),
     )
 
 
@@ -67,7 +78,7 @@ def flush(buffers: Buffers, slots: Slots) -> None:
 
 
 def commit_queue(buffers: Buffers, chunk: torch.Tensor, execute_horizon: int) -> None:
-    """Queue a chunk, past the actions whose ticks have gone by; count noise and goal.
+    """Queue a chunk, past the actions whose ticks have gone by; count noise, if any, and goal.
 
     Those were popped from the chunk before, and are not changed: what a controller was given
     stays as it was, and the queue goes on at the tick that comes.
@@ -80,7 +91,8 @@ def commit_queue(buffers: Buffers, chunk: torch.Tensor, execute_horizon: int) ->
     buffers[QUEUE].copy_(chunk)
     buffers[QUEUE_HEAD].copy_(buffers[ELAPSED].clamp(max=execute_horizon))
     buffers[QUEUE_LENGTH].fill_(execute_horizon)
-    buffers[NOISE_COUNTER].add_(1)
+    if NOISE_SLOT in buffers:  # draws noise
+        buffers[NOISE_COUNTER].add_(1)
     buffers[GOAL_SEQUENCE].copy_(buffers[GOAL_SEQUENCE_IN])
 
 

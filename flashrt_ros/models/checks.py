@@ -59,6 +59,12 @@ def check_model(model: PolicyModel) -> None:
     _require(model, buffers, ACTION, (model.action_dim,), "float32", Role.OUTPUT)
     if model.noise_shape is not None:
         _require(model, buffers, NOISE_SLOT, (1,), "int64", Role.BINDING)
+    elif NOISE_SLOT in buffers:
+        raise SpecError(
+            f"model '{model.name}' has a buffer '{NOISE_SLOT}' and no noise",
+            expected="a noise_shape, or policy_counters(draws_noise=False)",
+            found="noise_shape None",
+        )
     inputs = model.inputs()
     keeps: dict[str, str] = {}
     for channel in model.channels():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 from flashrt_ros.models.flow_policy import FlowPolicy
 from flashrt_ros.sim.episodes import HELD_OUT_SEEDS
@@ -14,14 +11,6 @@ from flashrt_ros.sim.table import Table
 
 # Not the episodes of the demo, which takes the first held-out seeds.
 SEEDS = HELD_OUT_SEEDS[5000:5020]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

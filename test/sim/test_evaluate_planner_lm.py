@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from random import Random
 
 import pytest
-import torch
 
 from flashrt_ros.models.hybrid_lm import HybridLm
 from flashrt_ros.models.hybrid_tokenizer import HybridTokenizer
@@ -51,14 +49,6 @@ SPOKEN_OUTSIDE = (
     "clean the windows, then go to the centre",
 )
 """Sentences of somebody who did not look at the templates."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -28,14 +26,6 @@ from flashrt_ros.sim.planner_network import PlannerNetwork
 from flashrt_ros.sim.train_planner_lm import CONFIG
 
 LENGTH, CUT = 150, 64
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from rich.progress import Progress
 
@@ -13,14 +11,6 @@ from flashrt_ros.models.flow_policy import FlowPolicy
 from flashrt_ros.sim.train_flow_policy import TrainingPlan, main, train
 
 TINY = TrainingPlan(seed=4, num_images=64, encoder_steps=3, num_demonstrations=4096, expert_steps=3)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _digest(plan: TrainingPlan) -> str:

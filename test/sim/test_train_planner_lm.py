@@ -33,14 +33,6 @@ from flashrt_ros.sim.train_planner_lm import (
 )
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def texts(count: int) -> Iterator[str]:
     yield PLANNER_PREFIX
     random = Random(1)

@@ -99,7 +99,14 @@ class Report:
     started: float = field(default_factory=time.time)
 
     def check(self, name: str, found: Any, *, expected: str, is_held: bool) -> None:
-        """Record a figure with its judgement."""
+        """Record a figure with its judgement.
+
+        Args:
+            name: Of the figure, unique.
+            found: Its value, as JSON may have it.
+            expected: In words.
+            is_held: Whether it is what was promised.
+        """
         entry = Check(name, found, expected, bool(is_held))
         self.figures[name] = found
         self.checks[name] = entry
@@ -108,7 +115,16 @@ class Report:
     def control(
         self, name: str, figure: str, what: str, found: Any, *, expected: str, is_held: bool
     ) -> None:
-        """Record a control of a figure."""
+        """Record a control of a figure.
+
+        Args:
+            name: Unique among the controls.
+            figure: Figure whose check it tests.
+            what: What was broken, in words.
+            found: The figure's value under it.
+            expected: In words.
+            is_held: Whether the break showed.
+        """
         entry = Control(name, figure, what, found, expected, bool(is_held))
         self.controls[name] = entry
         self.on_change(entry)

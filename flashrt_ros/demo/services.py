@@ -62,6 +62,12 @@ class Services:
     def call(self, kind: Any, name: str, request: Any, *, may_fail: bool = False) -> Any:
         """Call a service and wait for its answer.
 
+        Args:
+            kind: Class of the service.
+            name: Name of the service.
+            request: Of that class.
+            may_fail: Return an answer without ``success`` instead of raising.
+
         Raises:
             ScenarioError: It is not there, does not answer, or refuses.
         """
@@ -69,6 +75,11 @@ class Services:
 
     def call_once(self, kind: Any, name: str, request: Any) -> Any:
         """Call a service with a client that comes for this call and goes after it.
+
+        Args:
+            kind: As in :meth:`call`.
+            name: As in :meth:`call`.
+            request: As in :meth:`call`.
 
         Raises:
             ScenarioError: It is not there, does not answer, or refuses.
@@ -175,7 +186,18 @@ class Services:
         timeout_s: float = 2.0,
         may_fail: bool = False,
     ) -> Any:
-        """Run ticks; the reply holds chunks and actions."""
+        """Run ticks; the reply holds chunks and actions.
+
+        Args:
+            count: Ticks.
+            branch: A branch, or -1 for the environment.
+            min_stamp_ns: Wait for an observation not older than this; 0 takes any.
+            timeout_s: How long to wait for it.
+            may_fail: Return a refusal instead of raising.
+
+        Raises:
+            ScenarioError: As :meth:`call`.
+        """
         request = Step.Request(
             count=count,
             branch=branch,
@@ -185,7 +207,11 @@ class Services:
         return self.call(Step, f"{POLICY}/step", request, may_fail=may_fail)
 
     def tick_by(self, source: str) -> None:
-        """Choose what asks for ticks: deactivate, set the parameter, activate."""
+        """Choose what asks for ticks: deactivate, set the parameter, activate.
+
+        Raises:
+            ScenarioError: The node refuses the parameter or a transition, and may be left inactive.
+        """
         self.transition(Transition.TRANSITION_DEACTIVATE)
         request = SetParameters.Request(
             parameters=[Parameter("tick_source", value=source).to_parameter_msg()]

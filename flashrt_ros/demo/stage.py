@@ -145,7 +145,7 @@ class Stage:
         """Return unless somebody has asked for an end.
 
         Raises:
-            KeyboardInterrupt: A signal came.
+            InterruptedBySignal: A signal came.
         """
         if self.is_interrupted:
             raise InterruptedBySignal
@@ -155,7 +155,7 @@ class Stage:
 
         Raises:
             ScenarioError: One has ended; names it.
-            KeyboardInterrupt: A signal came.
+            InterruptedBySignal: A signal came.
         """
         self.require_going()
         ended = self._crew.ended() if self._crew is not None else None

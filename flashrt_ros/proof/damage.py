@@ -101,7 +101,15 @@ class Seen:
 
 
 class DamageTrial:
-    """Damaged runs from several boundaries, against undamaged ones."""
+    """Damaged runs from several boundaries, against undamaged ones.
+
+    The boundaries are taken here, over lane 0, which is left at the last of them.
+
+    Args:
+        rig: Runs the model.
+        history: Inputs of every run.
+        num_ticks: Length of a run from a boundary.
+    """
 
     def __init__(self, rig: Rig, history: History, num_ticks: int) -> None:
         self._rig = rig

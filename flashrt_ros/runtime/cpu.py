@@ -117,7 +117,15 @@ class CpuGraph(CapturedGraph):
         return () if self._private is None else (self._private,)
 
     def replay(self, *, beside: bool = False) -> None:
-        """Call the operators in order; returns when the last one has."""
+        """Call the operators in order; returns when the last one has.
+
+        Args:
+            beside: Nothing runs beside on a host; taken for the devices on which it does.
+
+        Raises:
+            BackendError: An operator failed; says which, and whether STATE or INPUT is torn. Or the
+                graph is closed.
+        """
         self._check_open()
         calls = iter(self._calls)
         try:
@@ -227,7 +235,7 @@ class CpuBackend(Backend):
         *,
         num_rows: int | None = None,
     ) -> CpuGraph:
-        """Run a program once over a lane, or a batch, and record its operators.
+        """Run a program once over a lane, or a batch, and record its operators; see ``Backend``.
 
         The tape is then replayed once with its private memory poisoned, and refused
         unless the lanes' bytes are those that the program itself gave.

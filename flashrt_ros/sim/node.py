@@ -79,6 +79,12 @@ class SimNode(Node):
 
     Args:
         cli_args: ROS arguments for this node alone.
+
+    Raises:
+        ConfigError: ``joint_names`` has not two names.
+        UnknownParameterError: A parameter was given that nothing declares.
+        ParameterTypeError: A parameter has another type than declared.
+        ParameterRangeError: A parameter lies outside its range.
     """
 
     def __init__(self, *, cli_args: Sequence[str] = ()) -> None:

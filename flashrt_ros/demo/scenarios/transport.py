@@ -73,6 +73,9 @@ def check_torn(scene: Scene) -> None:
     """Let a process commit goals as fast as it can while the policy latches them.
 
     The engine compares each latched slot, when it is given back, with what it was.
+
+    Raises:
+        ScenarioError: The writer failed, or a process of the demo has ended.
     """
     client, report = scene.stage.client, scene.report
     before = client.inspect()

@@ -6,6 +6,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -139,10 +140,11 @@ class Host:
             return
         self._is_closed = True
         self._is_stopping = True
-        for clients in self._clients:
-            clients.close()
-        os.close(self._timer_fd)
-        os.close(self._stop_fd)
+        with ExitStack() as undo:  # one that fails, on a device that is lost, leaves none open
+            for fd in (self._stop_fd, self._timer_fd):
+                undo.callback(os.close, fd)
+            for clients in reversed(self._clients):
+                undo.callback(clients.close)
 
     def close_in_child(self) -> None:
         """Close descriptors in a forked child; clients and timer stay the parent's."""

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from flashrt_ros.engine import wire
 from flashrt_ros.engine.address import EngineSocket
@@ -114,11 +115,12 @@ class Clients:
         if self._is_closed:
             return
         self._is_closed = True
-        self._address.close()
-        for session in list(self._sessions.values()):
-            self._drop(session, "closed")
-        self._engine.sink = None
-        self._outputs.close()
+        with ExitStack() as undo:
+            undo.callback(self._outputs.close)
+            undo.callback(setattr, self._engine, "sink", None)
+            for session in reversed(self._sessions.values()):
+                undo.callback(self._drop, session, "closed")
+            undo.callback(self._address.close)
 
     def close_in_child(self) -> None:
         """Close descriptors in a forked child; clients stay the parent's."""
@@ -241,8 +243,10 @@ class Clients:
         if connection.peer_fd is not None:
             del self._peer_fds[connection.peer_fd]
             self._unwatch(connection.peer_fd)
-        session.close()
-        connection.close()
+        try:
+            session.close()
+        finally:
+            connection.close()
 
     def _watch_listener(self, is_accepting: bool) -> None:
         if is_accepting == self._is_accepting or self._is_closed:

@@ -257,10 +257,14 @@ class Latches(Intake):
         return self._staging.read(name, slot)
 
     def close(self) -> None:
-        """Unmap every ring. Graphs over the slots must not be replayed any more. Idempotent."""
-        for channel in self._channels.values():
-            channel.close()
-        self._staging.close()
+        """Unmap every ring. Graphs over the slots must not be replayed any more. Idempotent.
+
+        Where one fails the others are closed nevertheless, and the last failure is raised.
+        """
+        with ExitStack() as undo:
+            undo.callback(self._staging.close)
+            for channel in self._channels.values():
+                undo.callback(channel.close)
 
     def _take_pending(self, env: Environment, name: str, channel: Readable, node: int = 0) -> None:
         if channel.pending(env.env_index) is None:

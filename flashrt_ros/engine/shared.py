@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from flashrt_ros.engine.channels import Channel, Locker
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
     from flashrt_ros.engine.outlet import Outlet
 
 SLOTS_PER_CONSUMER = 2
-"""Slots that a ring needs for each consumer beyond the first: its newest, and the one it reads."""
+"""Slots that each consumer beyond the first may keep: its newest, and the one it reads.
+
+A ring needs as many more, where they are of one writer. The channel needs as many more rings, where
+each is of a writer that has gone: an engine that rests must not keep new writers from the others.
+"""
 
 
 class SharedRing(WriterRing):
@@ -100,8 +105,8 @@ class SharedChannel(Channel):
     may have fewer. It outlives the engines, and is read by one thread, as each of them is.
 
     A slot that is offered is held until every consumer has replaced, refused or read it, so
-    that rings are larger than the model's own by :data:`SLOTS_PER_CONSUMER` for each consumer
-    beyond the first.
+    that there are more rings than the model's own, and larger ones, by
+    :data:`SLOTS_PER_CONSUMER` for each consumer beyond the first.
 
     Args:
         spec: What a slot holds; that of each model, but for the number of rings and slots.
@@ -134,7 +139,11 @@ class SharedChannel(Channel):
         self._on_close = on_close
         num_more = SLOTS_PER_CONSUMER * (num_consumers - 1)
         super().__init__(
-            replace(spec, num_ring_slots=spec.num_ring_slots + num_more),
+            replace(
+                spec,
+                num_rings=spec.num_rings + num_more,
+                num_ring_slots=spec.num_ring_slots + num_more,
+            ),
             num_environments=num_environments,
             num_engine_slots=self.num_consumer_slots * num_consumers,
             locker=locker,
@@ -260,6 +269,16 @@ class SharedChannel(Channel):
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; an error on its way out is not replaced by that of engines left open."""
+        if error is None or not self._consumers:
+            self.close()
 
     # inside ----------------------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from flashrt_ros.capsule.room import NotYet
-from flashrt_ros.engine import protocol
+from flashrt_ros.engine import address, protocol
 from flashrt_ros.engine.address import socket_path
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.hosting import DEVICE_LOST
@@ -22,7 +24,7 @@ StartEngine = Callable[..., Any]
 Ask = Callable[[EngineClient], object]
 
 WAIT_S = 60.0
-NAME = "tests/lost"
+NAME, OTHER = "tests/lost", "tests/lost/other"
 REASON = "a kernel read or wrote an address that is not mapped"
 GONE = (DeviceLostError, EngineGoneError)
 """What a client is told: the reason if its own verb found out, the end otherwise."""
@@ -34,11 +36,12 @@ def start_losing(
 ) -> Callable[..., Any]:
     """Starts an engine whose device a call finds lost, once ``tmp_path / "lost"`` is there."""
 
-    def start(call: str, **config: object) -> Any:
+    def start(call: str, *arguments: str, **config: object) -> Any:
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         monkeypatch.setenv("FLASHRT_TEST_LOSING_CALL", call)
         monkeypatch.setenv("FLASHRT_TEST_LOSING_FILE", str(tmp_path / "lost"))
-        return start_engine(NAME, ("--model-factory", "losing_device:make"), **config)
+        factory = ("--model-factory", "losing_device:make")
+        return start_engine(NAME, (*factory, *arguments), **config)
 
     return start
 
@@ -129,6 +132,81 @@ def test_an_engine_whose_device_is_not_lost_goes_on(
         client.restore("here")
     code, log = engine.stop()
     assert code == 0, log
+
+
+# two engines of one process ------------------------------------------------------------------
+
+
+@pytest.fixture
+def start_two(start_losing: StartEngine, tmp_path: Path) -> Callable[..., Any]:
+    """Starts two engines on one such device, in one process, that read one goal channel."""
+
+    def start(call: str, **config: object) -> Any:
+        second = tmp_path / "second.json"
+        shared = {"model": "minimal", "test_hooks": True, "shared_channels": ["goal"]}
+        second.write_text(json.dumps({**shared, "name": OTHER}))
+        return start_losing(call, "--config", str(second), shared_channels=["goal"], **config)
+
+    return start
+
+
+def socket_that_waits(name: str, request: protocol.Request) -> socket.socket:
+    """Connect, and ask for something that is not answered."""
+    sock = address.connect(name, timeout_s=WAIT_S)
+    sock.settimeout(WAIT_S)
+    sock.send(protocol.encode(protocol.Hello(1, protocol.PROTOCOL_VERSION, "raw", 0)))
+    assert isinstance(protocol.decode_from_engine(sock.recv(65536)), protocol.Welcome)
+    sock.send(protocol.encode(request))
+    return sock
+
+
+@pytest.mark.parametrize(("call", "finder"), [("is_done", NAME), ("fence", OTHER)])
+def test_lost_in_a_tick_of_one_it_ends_both(
+    start_two: StartEngine, tmp_path: Path, call: str, finder: str
+) -> None:
+    process = start_two(call)
+    with EngineClient(NAME, timeout_s=WAIT_S) as one, EngineClient(OTHER, timeout_s=WAIT_S) as two:
+        one.open_writer("goal").write(stamp_ns=1, values=[0.5, -0.5])
+        for client, name in ((one, NAME), (two, OTHER)):
+            client.open_writer("observation").write(stamp_ns=1, position=[0.0, 0.0])
+            client.activate(tick_source="timer" if name == finder else "step", rate_hz=100.0)
+        ticking, waiting = (one, OTHER) if finder == NAME else (two, NAME)
+        step_waits = protocol.Step(2, 0, 1, -1, 1 << 40, 10**12)
+        with socket_that_waits(waiting, step_waits) as sock:
+            end = time.monotonic() + WAIT_S
+            while ticking.status().tick < 3:
+                assert time.monotonic() < end
+            lose(tmp_path)
+            assert_ended(process)
+            assert sock.recv(1) == b""
+        for client in (one, two):
+            with pytest.raises(GONE):
+                client.status()
+    assert not socket_path(OTHER).exists()
+
+
+def test_lost_in_a_verb_of_one_it_ends_both(start_two: StartEngine, tmp_path: Path) -> None:
+    process = start_two("copy")
+    with EngineClient(NAME, timeout_s=WAIT_S) as one, EngineClient(OTHER, timeout_s=WAIT_S) as two:
+        two.activate(tick_source="step")
+        two.snapshot("here")
+        lose(tmp_path)
+        with pytest.raises(GONE):
+            two.restore("here")
+        assert_ended(process)
+        with pytest.raises(EngineGoneError):
+            one.status()
+    assert not socket_path(OTHER).exists()
+
+
+def test_lost_at_the_start_it_ends_with_the_name_of_who_found_out(
+    start_two: StartEngine, tmp_path: Path
+) -> None:
+    lose(tmp_path)
+    with pytest.raises(RuntimeError, match=f"{DEVICE_LOST}, .*engine '{NAME}': DEVICE_LOST"):
+        start_two("write")
+    assert not socket_path(NAME).exists()
+    assert not socket_path(OTHER).exists()
 
 
 def step_on(client: EngineClient) -> None:

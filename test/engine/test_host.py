@@ -20,6 +20,7 @@ from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.host import FillingMember, Host, Member
 from flashrt_ros.engine.host_slack import Slack
+from flashrt_ros.errors import DeviceLostError, EngineGoneError
 from test.engine.conftest import StandInEngine
 
 MS = 1_000_000
@@ -407,6 +408,38 @@ def test_a_kind_that_never_ran_counts_as_the_longest() -> None:
 
 
 # clients -------------------------------------------------------------------------------------
+
+
+def test_one_that_fails_to_let_go_leaves_no_other_open(
+    runtime_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device that is lost: the failure is told, and every connection ends."""
+    names = [f"host/{os.getpid()}/{next(_numbers)}" for _ in range(2)]
+    engines = [StandInEngine(epoch=one) for one in (1, 2)]
+
+    def fail(ring: object) -> None:
+        raise DeviceLostError("the device is lost")
+
+    monkeypatch.setattr(engines[0], "close_writer", fail)
+    with ExitStack() as exits:
+        for engine in engines:
+            exits.enter_context(engine.channel)
+        addresses = [exits.enter_context(EngineSocket(name)) for name in names]
+        served = Host([Member(one, at) for one, at in zip(engines, addresses, strict=True)])
+        thread = threading.Thread(target=served.run)
+        thread.start()
+        clients = [exits.enter_context(EngineClient(n, timeout_s=60.0)) for n in (*names, *names)]
+        clients[0].open_writer("goal")
+        served.stop()
+        thread.join(60.0)
+        with pytest.raises(DeviceLostError):
+            served.close()
+        assert served.num_clients == 0
+        for client in clients:
+            with pytest.raises(EngineGoneError):
+                client.ping()
+        assert [engine.sink for engine in engines] == [None, None]
+        served.close()
 
 
 def test_each_member_has_clients_of_its_own(runtime_folder: Path) -> None:

@@ -96,6 +96,26 @@ def test_a_loan_has_consumers_let_go_of_what_they_read() -> None:
         two.consumer.close()
 
 
+def test_an_engine_that_rests_keeps_no_writer_from_another() -> None:
+    """Writers that come, commit once and go, while one engine holds what it read last."""
+    with make() as channel:
+        one, two = Reader(channel), Reader(channel)
+        for turn in range(8):
+            ring = one.consumer.open_ring(0)
+            commit(ring, *ring.loan(1), via=one)
+            channel.close_ring(ring)
+            if turn == 0:
+                two.consumer.latch(0)  # and never again
+            if turn == 1:  # its newest from here on: it refuses what comes
+                two.generation += 1
+                two.barriers.raise_generation(0, "goal", two.generation)
+                two.barriers.set_stamp(0, "goal", 1)
+            one.consumer.release(one.consumer.latch(0))
+        assert channel.spec.num_rings == SPEC.num_rings + 2
+        one.consumer.close()
+        two.consumer.close()
+
+
 def test_slots_of_one_engine_are_not_anothers() -> None:
     with make() as channel:
         one, two = Reader(channel), Reader(channel)

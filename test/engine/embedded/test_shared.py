@@ -20,6 +20,7 @@ from flashrt_ros.errors import (
     AbandonedError,
     BusyError,
     ConfigError,
+    DeviceLostError,
     StaleGenerationError,
     StaleStampError,
     UnknownChannelError,
@@ -326,6 +327,42 @@ def test_an_engine_that_closes_gives_back_what_it_read(pair: Pair) -> None:
     pair.two.engine.close()
     held = [pair.channel.state(slot) for slot in range(pair.channel.num_slots)]
     assert set(held) == {SlotState.FREE}
+
+
+def test_an_engine_leaves_though_its_own_channels_can_not_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a device that is lost: the reason is that, and not a channel that is still read."""
+
+    def fail() -> None:
+        raise DeviceLostError("the device is lost")
+
+    channel = share_channel(MinimalPolicy().channels()[1])
+    shared = {"observation": channel}
+    owned = ExitStack()
+    owned.enter_context(channel)
+    engine = owned.enter_context(
+        Engine(MinimalPolicy(), EngineConfig(model="minimal"), shared=shared)
+    )
+    monkeypatch.setattr(engine.core.latches.channel("goal"), "close", fail)
+    with pytest.raises(DeviceLostError):
+        owned.close()
+    channel.close()
+
+
+def test_an_error_is_not_replaced_by_that_of_an_engine_left_open() -> None:
+    consumers: list[Consumer] = []
+
+    def fail() -> None:
+        with share_channel(SPEC) as channel:
+            consumers.append(Consumer(channel))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    channel = consumers[0].engine.core.latches.channel("goal").channel
+    consumers[0].engine.close()
+    channel.close()
 
 
 def test_ages_count_on_each_clock(make: Callable[..., Pair]) -> None:

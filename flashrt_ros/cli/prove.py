@@ -27,7 +27,10 @@ _STYLES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``prove``."""
-    parser.add_argument("model", help=f"registry name: {', '.join(sorted(MODELS))}")
+    parser.add_argument(
+        "model",
+        help=f"registry name: {', '.join(sorted(MODELS))}; or module:function for your own",
+    )
     parser.add_argument("--weights", type=Path, help="safetensors file, not the packaged one")
     parser.add_argument(
         "--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N"

@@ -16,7 +16,6 @@ from flashrt_ros.engine.host_process import MemberPlan, request_priority, serve_
 from flashrt_ros.engine.hosting import (
     Stopper,
     add_options,
-    load_factory,
     read_settings,
     run_process,
 )
@@ -73,7 +72,7 @@ def load_model(config: EngineConfig, factory: str = "") -> PolicyModel:
 
     Args:
         config: Names the model and its weights.
-        factory: ``"module:function"``; the function takes a weights path or None.
+        factory: ``"module:function"``, in place of the configuration's model.
 
     Raises:
         UnknownModelError: No such model, module or function.
@@ -82,10 +81,7 @@ def load_model(config: EngineConfig, factory: str = "") -> PolicyModel:
     from flashrt_ros.models import registry
 
     weights = Path(config.weights) if config.weights else None
-    if not factory:
-        return registry.create(config.model, weights)
-    model: PolicyModel = load_factory(factory)(weights)
-    return model
+    return registry.create(factory or config.model, weights)
 
 
 def member_plan(config: EngineConfig, factory: str = "") -> MemberPlan:

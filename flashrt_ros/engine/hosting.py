@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import json
 import logging
 import os
@@ -13,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 import yaml
@@ -26,7 +25,6 @@ from flashrt_ros.errors import (
     DeviceLostError,
     FlashrtError,
     ParameterTypeError,
-    UnknownModelError,
     UnknownParameterError,
 )
 
@@ -92,22 +90,6 @@ def run_process(program: str, log_level: str, work: Callable[[Stopper], None]) -
         print(f"{program}: {told}{error.name}: {error}", file=sys.stderr)
         return DEVICE_LOST if isinstance(error, DeviceLostError) else FAILURE
     return 0
-
-
-def load_factory(name: str) -> Callable[..., Any]:
-    """Return what ``"module:function"`` names.
-
-    Raises:
-        UnknownModelError: There is no such module or function.
-    """
-    module, _, function = name.partition(":")
-    try:
-        make: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UnknownModelError(
-            f"no model factory '{name}'", expected="module:function", found=error
-        ) from error
-    return make
 
 
 def read_settings(file: str, kind: type[_Config], **told: str) -> _Config:

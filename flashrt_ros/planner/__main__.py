@@ -20,12 +20,12 @@ from flashrt_ros.engine.host_slack import Slack
 from flashrt_ros.engine.hosting import (
     Stopper,
     add_options,
-    load_factory,
     read_settings,
     run_process,
 )
 from flashrt_ros.engine.leaving import leave
 from flashrt_ros.errors import ConfigError, UnknownModelError
+from flashrt_ros.models.factories import load_factory
 from flashrt_ros.planner.config import PlannerConfig, PrefixText
 
 if TYPE_CHECKING:

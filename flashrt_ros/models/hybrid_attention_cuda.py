@@ -8,6 +8,8 @@ the position alone, and a token's bytes not on where its chunk began.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -23,6 +25,9 @@ _CHUNK_SPLITS = 8
 
 _TARGET_PROGRAMS = 264  # two for each processor of a large device
 _MOST_SPLITS = 64
+
+_MOST_STAGES = 3
+_SHARED_BYTES = 99 * 1024  # that every device since Ampere has, where torch does not say
 
 
 @operator("attend(Tensor queries, Tensor gate, Tensor cache, Tensor position) -> Tensor")
@@ -74,7 +79,7 @@ def triton_attention(queries: Tensor, gate: Tensor, cache: Tensor, position: Ten
         BLOCK_POSITIONS=_BLOCK_POSITIONS,
         NUM_SPLITS=num_splits,
         num_warps=8 if block_rows > 64 else 4,
-        num_stages=2,
+        num_stages=_num_stages(block_rows, cache),
     )
     _combine[(length * num_heads,)](
         partial,
@@ -98,6 +103,25 @@ def _num_splits(num_programs: int) -> int:
     while splits < _MOST_SPLITS and num_programs * splits * 2 <= _TARGET_PROGRAMS:
         splits *= 2
     return splits
+
+
+def _num_stages(block_rows: int, cache: Tensor) -> int:
+    """Return how many blocks of keys and values a program reads ahead: what it has room for.
+
+    No part of a row's bytes.
+    """
+    row_bytes = triton.next_power_of_2(cache.shape[3]) * cache.element_size()
+    room = _shared_bytes(cache.device) - block_rows * row_bytes
+    return max(1, min(_MOST_STAGES, room // (2 * _BLOCK_POSITIONS * row_bytes)))
+
+
+@functools.cache
+def _shared_bytes(device: torch.device) -> int:
+    """Return the shared memory that a program may have."""
+    if device.type != "cuda":  # Triton's interpreter
+        return _SHARED_BYTES
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", _SHARED_BYTES))
 
 
 @triton.jit(do_not_specialize=["length"])

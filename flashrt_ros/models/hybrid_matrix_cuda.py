@@ -53,9 +53,10 @@ def rows_times_matrix(rows: Tensor, weight: Tensor) -> Tensor:
     output = rows.new_empty((length, num_outputs))
     is_wide = num_outputs > _WIDE_OUTPUT
     if length <= BORDER_TOKENS:
-        # As many programs as a large device has processors, also for the narrow outputs.
-        block_rows, block_outputs = BORDER_TOKENS, 64 if is_wide else 16
-        num_warps, num_stages = 4, 5
+        # As many programs as a large device has processors, also for the narrow outputs; the
+        # smaller the pieces, the more of them have to be under way.
+        block_rows, num_warps = BORDER_TOKENS, 4
+        block_outputs, num_stages = (64, 5) if is_wide else (16, 8)
     else:
         block_rows, block_outputs = 128, 256 if is_wide else 128
         num_warps, num_stages = 8, 3

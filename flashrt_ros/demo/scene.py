@@ -14,7 +14,7 @@ from flashrt_ros.demo.trace import EpisodeTrace
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.demo.witness import Chunk, Frame, Witness
 from flashrt_ros.errors import StepTimeoutError
-from flashrt_ros.nodes.conversions import ns_to_stamp
+from flashrt_ros.nodes.conversions import ns_to_stamp, stamp_to_ns
 
 _SHOWN = 5  # best-effort readers may lose a frame on a busy machine
 _SHOWN_S = 0.5
@@ -110,13 +110,22 @@ class Scene:
             The generation from which it holds.
         """
         reply = self.services.reset_episode(episode_id, seed)
-        barrier = reply.barrier
-        self.barriers.append((reply.generation, barrier.sec * 10**9 + barrier.nanosec))
+        self.barriers.append((reply.generation, stamp_to_ns(reply.barrier)))
         self.view.say(
             f"reset_episode: home by {reply.path} in {reply.duration_ns / 1e3:.0f} µs, "
             f"generation {reply.generation}"
         )
         return int(reply.generation)
+
+    def begin_episode(self, episode_id: str, seed: int) -> int:
+        """Reset the policy, then the robot; what was seen of the robot before is forgotten.
+
+        Returns:
+            Stamp of the episode's first observation, ns.
+        """
+        self.reset_policy(episode_id, seed)
+        self.witness.begin_episode()
+        return stamp_to_ns(self.services.reset_simulator(seed).stamp)
 
 
 @dataclass(frozen=True, slots=True)

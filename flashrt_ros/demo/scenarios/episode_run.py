@@ -70,10 +70,7 @@ class EpisodeRun:
             origin_ns: Stamp that times are counted from; 0 for the episode's first.
         """
         scene = self._scene
-        scene.reset_policy(f"episode-{self.trace.index}", self.trace.seed)
-        scene.witness.begin_episode()
-        reply = scene.services.reset_simulator(self.trace.seed)
-        start_ns = reply.stamp.sec * 10**9 + reply.stamp.nanosec
+        start_ns = scene.begin_episode(f"episode-{self.trace.index}", self.trace.seed)
         self._follower = Follower(scene.witness, scene.stage.news, start_ns)
         self._origin_ns = origin_ns or start_ns
         self.trace.start_s = (start_ns - self._origin_ns) / 1e9

@@ -87,10 +87,7 @@ class WordsRun:
             ScenarioError: It was not told, or nobody listens to words.
         """
         scene, trace = self._scene, self.trace
-        scene.reset_policy("words", SEED)
-        self._witness.begin_episode()
-        reply = scene.services.reset_simulator(SEED)
-        self._origin_ns = reply.stamp.sec * 10**9 + reply.stamp.nanosec
+        self._origin_ns = scene.begin_episode("words", SEED)
         self._follower = Follower(self._witness, self._news, self._origin_ns)
         trace.happened("reset", 0.0, trace.subgoal)
         scene.words = trace

@@ -8,6 +8,7 @@ from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.timeline import Environment
 from flashrt_ros.models.hybrid_borders import SessionCapsule
 from flashrt_ros.models.hybrid_session import HybridSession
+from flashrt_ros.models.hybrid_tokens import checked_tokens
 from flashrt_ros.planner.core import PlannerCore, TextEnvironment
 from flashrt_ros.planner.tails import tail_labels, tail_of
 from flashrt_ros.runtime.arena import Block
@@ -80,13 +81,17 @@ class Boundaries:
         return capsule
 
     def load(self, session: HybridSession, capsule: Capsule) -> None:
-        """Put a capsule that lies in memory under a session; its sampling is to be set anew."""
+        """Put a capsule that lies in memory under a session; its sampling is to be set anew.
+
+        Raises:
+            PayloadRangeError: Its tail is none of this model's. The session is untouched.
+        """
         session.restore(
             SessionCapsule(
                 block=capsule.block,
                 num_bytes=capsule.num_bytes,
                 position=capsule.position.num_positions,
-                tail=tail_of(capsule.labels),
+                tail=self._tail(capsule),
                 temperature=0.0,
                 seed=0,
             )
@@ -119,9 +124,11 @@ class Boundaries:
         Raises:
             CapsuleNotFoundError: There is none.
             FingerprintMismatchError: It was taken under another fingerprint.
+            PayloadRangeError: Its tail is none of this model's: a file that was not made here.
         """
         capsule = self._core.store.get(home_name(env.env_index) if key == "home" else key)
         self._core.fingerprint.require(capsule.fingerprint, capsule.id)
+        self._tail(capsule)
         return capsule
 
     def is_held(self, capsule: Capsule) -> bool:
@@ -171,6 +178,10 @@ class Boundaries:
     def begin_at(self, env: Environment, capsule: Capsule) -> None:
         """Put an environment that has not run yet at a capsule."""
         self.put_at(self._core.environments[env.env_index], capsule)
+
+    def _tail(self, capsule: Capsule) -> tuple[int, ...]:
+        tokens = tail_of(capsule.labels)
+        return tuple(checked_tokens(tokens, self._core.model.config.vocab_size))
 
     # letting go ----------------------------------------------------------------------------
 

@@ -56,22 +56,37 @@ def read_instruction(
         )
     seeds = _seeds(core, request, default_seed, temperature)
     tokens = _tokens(core, request)
-    total = num_before + len(tokens) + max_tokens
-    if total > core.model.max_positions:
-        raise PayloadShapeError(
-            f"a prompt of {len(tokens)} tokens does not fit after {num_before}, with "
-            f"{max_tokens} for its plan",
-            expected=f"at most {core.model.max_positions} tokens in the arena",
-            found=total,
-            fix="shorten it, begin anew, or raise max_positions",
-        )
-    return TurnSpec(
+    spec = TurnSpec(
         tokens=tuple(tokens),
         max_tokens=max_tokens,
         temperature=temperature,
         seeds=seeds,
         scorer=find_scorer(core.scorers, request.scorer),
     )
+    check_room(core, spec, num_before=num_before)
+    return spec
+
+
+def check_room(core: PlannerCore, spec: TurnSpec, *, num_before: int) -> None:
+    """Refuse a turn that does not fit in the arena after a text.
+
+    Args:
+        core: The engine's parts.
+        spec: Of the turn.
+        num_before: Tokens of the text that it goes on from.
+
+    Raises:
+        PayloadShapeError: It does not: says both figures.
+    """
+    total = num_before + len(spec.tokens) + spec.max_tokens
+    if total > core.model.max_positions:
+        raise PayloadShapeError(
+            f"a prompt of {len(spec.tokens)} tokens does not fit after {num_before}, with "
+            f"{spec.max_tokens} for its plan",
+            expected=f"at most {core.model.max_positions} tokens in the arena",
+            found=total,
+            fix="shorten it, begin anew, or raise max_positions",
+        )
 
 
 def _seeds(

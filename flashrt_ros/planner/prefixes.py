@@ -21,11 +21,9 @@ from flashrt_ros.models.hybrid_config import BORDER_TOKENS
 from flashrt_ros.planner.boundaries import Boundaries
 from flashrt_ros.planner.config import PrefixText
 from flashrt_ros.planner.core import PlannerCore
-from flashrt_ros.planner.tails import tail_of
+from flashrt_ros.planner.tails import PREFIX, TEXT, tail_of
 
 logger = logging.getLogger(__name__)
-
-_LABEL = "prefix"
 
 
 @dataclass(slots=True)
@@ -193,7 +191,7 @@ class PrefixLibrary:
                 parent=self._entries[self._next - 1].capsule_id if self._next else "",
                 tail=tuple(tokens[length - length % BORDER_TOKENS :]),
                 name=name,
-                labels=(f"{_LABEL}={entry.name}", self._digest_label(self._next)),
+                labels=(f"{PREFIX}={entry.name}", self._digest_label(self._next)),
                 pinned=True,
                 persist=core.storage.has_files,
                 replaces=True,
@@ -234,7 +232,7 @@ class PrefixLibrary:
         digest = self._digest_label(len(self._entries) - 1)
         for env in core.environments:
             home = core.store.find(home_name(env.env_index))
-            is_own = home is not None and any(one.startswith("text=") for one in home.labels)
+            is_own = home is not None and any(one.startswith(f"{TEXT}=") for one in home.labels)
             if home is not None and (not is_own or digest in home.labels):
                 if not env.base:
                     self._boundaries.put_at(env, home)
@@ -279,7 +277,7 @@ class PrefixLibrary:
         store = self._core.store
         names = {_name(entry.name) for entry in self._entries}
         for capsule in store:
-            is_prefix = any(label.startswith(f"{_LABEL}=") for label in capsule.labels)
+            is_prefix = any(label.startswith(f"{PREFIX}=") for label in capsule.labels)
             if is_prefix and capsule.name.startswith(_name("")) and capsule.name not in names:
                 store.pin(capsule.id, pinned=False)
                 self._boundaries.forget(store.drop(capsule.id))
@@ -287,7 +285,7 @@ class PrefixLibrary:
     def _digest_label(self, index: int) -> str:
         tokens = [token for entry in self._entries[: index + 1] for token in entry.tokens]
         digest = hashlib.sha256(np.array(tokens, np.int64).tobytes()).hexdigest()[:32]
-        return f"text={digest}"
+        return f"{TEXT}={digest}"
 
     def _encode(self, text: str | bytes, *, is_first: bool) -> list[int]:
         core = self._core
@@ -301,10 +299,12 @@ class PrefixLibrary:
 
     def _check_room(self, num_tokens: int) -> None:
         most = self._core.model.max_positions
-        if num_tokens >= most:
+        least = self._core.constraint.min_tokens + 1
+        if num_tokens + least > most:
             raise PayloadShapeError(
                 f"prefixes of {num_tokens} tokens leave no room for a turn",
-                expected=f"fewer than {most} tokens, which is what the arena holds",
+                expected=f"at most {most - least}: the arena holds {most} tokens, and the shortest "
+                f"turn takes {least}",
                 found=num_tokens,
                 fix="shorten them, or raise max_positions",
             )

@@ -6,6 +6,7 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from flashrt_ros.errors import ConfigError, NonFiniteError, UnsupportedError
 from flashrt_ros.planner.grammar import Subgoal
@@ -43,7 +44,8 @@ def load_scorers(entries: Mapping[str, str]) -> dict[str, Scorer]:
     A request names one of these: what a client says is never imported.
 
     Args:
-        entries: ``module:function`` by name.
+        entries: ``module:function`` by name, as entry points are written:
+            ``module:Class.method`` is fine.
 
     Raises:
         ConfigError: One can't be imported, or is no function.
@@ -52,10 +54,10 @@ def load_scorers(entries: Mapping[str, str]) -> dict[str, Scorer]:
     for name, target in entries.items():
         module, _, function = target.partition(":")
         try:
-            scorer = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError, ValueError) as error:
+            scorer = attrgetter(function)(importlib.import_module(module))
+        except Exception as error:  # whatever the user's own module does when it is imported
             raise ConfigError(
-                f"scorer '{name}' can't be imported", expected=target, found=error
+                f"scorer '{name}' can't be imported", expected=target, found=repr(error)
             ) from error
         if not callable(scorer):
             raise ConfigError(f"scorer '{name}' is no function", found=repr(scorer))

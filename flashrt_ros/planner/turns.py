@@ -18,7 +18,7 @@ from flashrt_ros.errors import (
 from flashrt_ros.planner.boundaries import Boundaries
 from flashrt_ros.planner.core import PlannerCore, TextEnvironment, Unfinished
 from flashrt_ros.planner.grammar import Subgoal
-from flashrt_ros.planner.instructions import read_instruction
+from flashrt_ros.planner.instructions import check_room, read_instruction
 from flashrt_ros.planner.prefixes import PrefixLibrary
 from flashrt_ros.planner.tails import tail_of
 from flashrt_ros.planner.turn import Turn
@@ -288,6 +288,9 @@ class Turns:
             self._core.store.require_memory(capsule)
             self._boundaries.load(env.session, capsule)
         env.is_settled = False
+        # A prefix may have grown since the turn was asked for.
+        num_before = env.session.position + len(env.session.pending)
+        check_room(self._core, turn.spec, num_before=num_before)
         turn.start(env.session)
 
     def _commit(self, env: TextEnvironment, turn: Turn) -> None:

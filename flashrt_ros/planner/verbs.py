@@ -26,7 +26,7 @@ from flashrt_ros.errors import (
 from flashrt_ros.models.hybrid_config import BORDER_TOKENS
 from flashrt_ros.planner.boundaries import Boundaries
 from flashrt_ros.planner.core import PlannerCore, TextEnvironment
-from flashrt_ros.planner.tails import tail_of
+from flashrt_ros.planner.tails import check_own_labels, tail_of
 from flashrt_ros.planner.turns import Turns
 
 
@@ -121,6 +121,7 @@ class TextVerbs:
         core = self._core
         started = core.clock_ns()
         name = own_home(env, request.name)
+        check_own_labels(request.labels)
         if request.persist:
             core.storage.require_folder("persist")
         old = core.store.find(name) if name and request.replace else None

@@ -99,6 +99,21 @@ def test_a_turn_that_begins_at_the_library_waits_for_it(make_rig: Callable[..., 
     )
 
 
+def test_a_prefix_that_grows_under_a_turn_refuses_it_before_it_runs(
+    make_rig: Callable[..., Rig],
+) -> None:
+    """Else the arena would be full in the middle of a plan whose first subgoals were told."""
+    rig = make_rig()
+    refused = rig.begin("go left")
+    rig.engine.begin(protocol.SetPrefix(0, "map", b"x" * 430), lambda answer: None)
+    rig.run()
+    assert isinstance(refused[0], PayloadShapeError)
+    assert "at most 640 tokens" in str(refused[0])
+    assert not rig.recorder.details(EventKind.SUBGOAL)
+    rig.set_prefix("map", "x")
+    assert rig.instruct("go left").subgoals
+
+
 def test_a_turn_under_way_goes_on_while_prefixes_are_built(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig()
     alone = rig.instruct("go left")
@@ -161,6 +176,7 @@ def test_without_prefixes_a_text_begins_empty(make_rig: Callable[..., Rig]) -> N
         ("map", b"\xff", PayloadTypeError),
         ("map", "Tür".encode(), PayloadRangeError),
         ("map", b"x" * 700, PayloadShapeError),
+        ("map", b"x" * 460, PayloadShapeError),
         ("nothing", b"x", UnsupportedError),
     ],
 )
@@ -212,6 +228,22 @@ def test_an_engine_that_can_not_work_does_not_start(
         make_rig(**changes)
 
 
+def test_a_scorer_is_named_as_entry_points_are(
+    make_rig: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scorers_here.py").write_text(
+        "class Judges:\n    @staticmethod\n    def first(plan):\n        return 1\n"
+    )
+    (tmp_path / "scorers_broken.py").write_text("raise RuntimeError('not today')")
+    (tmp_path / "scorers_unreadable.py").write_text("def")
+    monkeypatch.syspath_prepend(tmp_path)
+    rig = make_rig(scorers=("mine = scorers_here:Judges.first",))
+    assert rig.instruct("go left", scorer="mine").subgoals
+    for module, says in (("scorers_broken", "not today"), ("scorers_unreadable", "SyntaxError")):
+        with pytest.raises(ConfigError, match=f"scorer 'mine' can't be imported.*{says}"):
+            make_rig(scorers=(f"mine = {module}:f",))
+
+
 def test_every_parameter_with_a_range_is_one() -> None:
     from flashrt_ros.planner.config import RANGES
 
@@ -220,7 +252,7 @@ def test_every_parameter_with_a_range_is_one() -> None:
 
 def test_tails_are_kept_in_labels_whatever_else_is_there() -> None:
     tail = tuple(range(999_900, 999_963))
-    labels = ("map=1", *tail_labels(tail), "tail=x", "tail.9=a,b")
+    labels = ("map=1", *tail_labels(tail), "tail=x", "tail.9=a,b,²", "tail.²=1")
     assert tail_of(labels) == tail
     assert all(len(label) <= 256 for label in labels)
     assert tail_of(("map=1",)) == ()

@@ -9,6 +9,7 @@ from flashrt_ros.engine import protocol
 from flashrt_ros.errors import (
     AbandonedError,
     BoundaryError,
+    CapsuleNameError,
     CapsulePinnedError,
     FlashrtError,
     InterruptDepthError,
@@ -16,6 +17,7 @@ from flashrt_ros.errors import (
     NoBoundaryError,
     NotActiveError,
     NothingToResumeError,
+    PayloadRangeError,
     SpecError,
     UnknownChannelError,
     UnknownEnvironmentError,
@@ -47,6 +49,39 @@ def test_off_a_border_a_snapshot_says_what_is_legal(rig: Rig) -> None:
     rig.restore("here")
     # decoded tokens are taken in again as a prompt, so that bytes differ, but not the place
     assert rig.instruct("and back", mode="append").num_prompt_tokens == following.num_prompt_tokens
+
+
+@pytest.mark.parametrize("label", ["tail.0=999999", "tail.²=1", "tail=1", "prefix=map", "text=1"])
+def test_a_caller_can_not_say_what_a_text_is(rig: Rig, label: str) -> None:
+    before = len(rig.capsules())
+    with pytest.raises(CapsuleNameError, match=r"another key than prefix, text and tail\.N"):
+        rig.snapshot("mine", labels=("task=push", label))
+    assert len(rig.capsules()) == before
+    assert rig.snapshot("mine", labels=("tails=1", "task=push")).capsule.name == "mine"
+    rig.ask_drop("mine")
+
+
+def test_a_tail_of_another_vocabulary_is_refused(rig: Rig) -> None:
+    """As from a file that was not made here: its tokens would be read past the embedding."""
+    core = rig.engine.core
+    home = core.store.get(core.environments[0].base)
+    core.store.create(
+        lambda block: None,
+        position=home.position,
+        fingerprint=core.fingerprint,
+        parent="",
+        num_bytes=home.num_bytes,
+        name="foreign",
+        labels=("tail.0=5,132",),
+    )
+    generation = rig.engine.environment(0).generation
+    with pytest.raises(PayloadRangeError, match="0 to 131, found 132"):
+        rig.restore("foreign")
+    with pytest.raises(PayloadRangeError, match="0 to 131, found 132"):
+        rig.instruct("go left", capsule="foreign")
+    assert rig.engine.environment(0).generation == generation
+    core.store.drop(core.store.get("foreign").id)
+    rig.instruct("go left", mode="append")
 
 
 def test_a_snapshot_of_a_turn_under_way_is_of_what_is_committed(rig: Rig) -> None:

@@ -112,7 +112,8 @@ def _num_stages(block_rows: int, cache: Tensor) -> int:
     """
     row_bytes = triton.next_power_of_2(cache.shape[3]) * cache.element_size()
     room = _shared_bytes(cache.device) - block_rows * row_bytes
-    return max(1, min(_MOST_STAGES, room // (2 * _BLOCK_POSITIONS * row_bytes)))
+    num_stages: int = max(1, min(_MOST_STAGES, room // (2 * _BLOCK_POSITIONS * row_bytes)))
+    return num_stages
 
 
 @functools.cache

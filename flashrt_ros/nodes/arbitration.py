@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flashrt_ros.errors import BusyError, ConfigError, GoalExpiredError
+from flashrt_ros.errors import BusyError, ConfigError, GoalExpiredError, PayloadRangeError
 from flashrt_ros.nodes.entries import parse_entries
+from flashrt_ros.nodes.names import check_planner
 
 Place = tuple[int, str]
 """Environment and channel: each has planners of its own."""
@@ -82,7 +83,7 @@ def parse_ranks(texts: Sequence[str], *, lease_ns: int) -> dict[tuple[str, str],
         Rank by channel and planner; the channel "" stands for every one.
 
     Raises:
-        ConfigError: An entry can't be read, or comes twice.
+        ConfigError: An entry can't be read, comes twice, or names what can be no planner.
     """
     ranks: dict[tuple[str, str], Rank] = {}
     for entry in parse_entries("planners", texts, ("priority", "lease_s", "channel")):
@@ -94,6 +95,10 @@ def parse_ranks(texts: Sequence[str], *, lease_ns: int) -> dict[tuple[str, str],
                 expected="one entry for each planner and channel, with a whole priority",
                 found=repr(entry.text),
             )
+        try:
+            check_planner(entry.name)
+        except PayloadRangeError as error:
+            raise entry.refused("no planner has this name", expected=error.expected) from error
         lease_s = entry.number("lease_s", lease_ns / 1e9, low=0.0)
         ranks[place] = Rank(int(priority), round(lease_s * 1e9))
     return ranks

@@ -25,6 +25,7 @@ from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import Goal, GoalChecker, only_field, require_frame
 from flashrt_ros.nodes.hosted_model import HostedModel
 from flashrt_ros.nodes.links import Link
+from flashrt_ros.nodes.names import check_planner, one_word
 from flashrt_ros.nodes.outputs import OutputReader
 from flashrt_ros.nodes.parameters import Settings
 from flashrt_ros.nodes.poses import pose_goal
@@ -214,6 +215,8 @@ class PlannerNode(SessionNode):
         """Check and commit a goal; return the engine's number of it."""
         assert self._checker is not None
         assert self._routes is not None
+        goal.planner = goal.planner or topic  # who says no name is one with the topic's others
+        check_planner(goal.planner)
         goal.channel = self._routes.channel(topic, goal.channel).name
         env_index = self.settings.integer("env_index")
         now_ns = self.reports.now_ns()
@@ -253,7 +256,7 @@ class PlannerNode(SessionNode):
     def _refuse(self, topic: str, message: Any, error: FlashrtError) -> None:
         self.reports.refused(topic, error)
         sender = (
-            f" planner={message.planner} sequence={message.sequence}"
+            f" planner={one_word(message.planner)} sequence={message.sequence}"
             if isinstance(message, Subgoal)
             else ""
         )

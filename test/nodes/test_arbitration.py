@@ -154,6 +154,8 @@ def test_who_holds_a_channel() -> None:
         "a lease_s=-1",
         "a colour=red",
         "priority=1",
+        "p" * 65 + " priority=1",
+        "a\x1b priority=1",
     ],
 )
 def test_a_rank_that_can_not_be_read_is_refused(text: str) -> None:

@@ -175,6 +175,23 @@ def test_a_bad_subgoal_is_refused_with_its_code(
     planner.is_accepted("subgoal", planner.subgoal())
 
 
+@pytest.mark.parametrize("name", ["my planner", "a=b", "a\nrefused topic=x", "p" * 65])
+def test_a_name_that_would_blur_an_event_is_refused(planner: Planner, name: str) -> None:
+    goal = planner.subgoal(planner=name)
+    detail = planner.is_refused("subgoal", goal, errors.PayloadRangeError)
+    head, _, rest = detail.partition(": ")
+    words = head.split()
+    assert words[:2] == ["refused", "topic=subgoal"]
+    assert [word.partition("=")[0] for word in words[2:]] == ["planner", "sequence", "code", "name"]
+    assert "no blanks and no '='" in rest
+
+
+def test_a_planner_without_a_name_is_that_of_its_topic(planner: Planner) -> None:
+    planner.events.clear()
+    assert planner.is_accepted("subgoal", planner.subgoal(planner="")).planner == "subgoal"
+    planner.event("accepted topic=subgoal planner=subgoal won=first")
+
+
 def test_a_goal_without_a_stamp_is_refused(planner: Planner) -> None:
     goal = planner.subgoal()
     goal.header.stamp = ns_to_stamp(0)

@@ -30,9 +30,13 @@ SAID = (RESUME, GOAL, MISSED)
 """Colours of what was said, one after the other."""
 
 PATH_MAP = "flashrt_path"
+"""Name of the colour map of paths."""
+
 PATH_COLOURS = ("#a9c8ee", "#3f86d8", "#123a78")
+"""From the beginning of a path to its end."""
 
 COLOUR: dict[MomentKind, str] = {
+    """By what happened."""
     "reset": FAINT,
     "interrupt": INTERRUPT,
     "resume": RESUME,
@@ -41,11 +45,13 @@ COLOUR: dict[MomentKind, str] = {
     "words": INK,
 }
 Corner = Literal["upper left", "upper right", "lower left", "lower right"]
+"""Corner of the picture that a legend or an inset may take."""
 
 _SMALLEST_M = 0.006  # half the width of what is magnified
 _INSET = 0.34  # of the table
 
 MARKER: dict[MomentKind, str] = {
+    """By what happened, as matplotlib names them."""
     "reset": "o",
     "interrupt": "X",
     "resume": "D",

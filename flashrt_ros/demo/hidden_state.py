@@ -8,6 +8,7 @@ from flashrt_ros.models.minimal import MinimalPolicy
 from flashrt_ros.runtime.spec import BufferSpec, Role
 
 HIDDEN = "momentum"
+"""Buffer of the minimal policy that is declared as something else than state."""
 
 
 class HiddenStatePolicy(MinimalPolicy):

@@ -16,9 +16,13 @@ from flashrt_ros.sim.expert import AGENT_RADIUS_M, clearance
 from flashrt_ros.sim.table import METRES_PER_PX, SIZE_PX
 
 TABLE_M = SIZE_PX * METRES_PER_PX
+"""Side of the table, m."""
 
 Colour = tuple[int, int, int]
+"""Red, green and blue, 0 to 255."""
+
 Pixels = npt.NDArray[np.float64]
+"""``float64[rows, columns, 3]``, 0 to 255."""
 
 FELT: Colour = (24, 30, 38)
 BLOCK: Colour = (142, 155, 171)

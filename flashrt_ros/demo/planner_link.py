@@ -14,6 +14,7 @@ from flashrt_ros.nodes.conversions import stamp_to_ns
 from flashrt_ros.nodes.reports import GOAL_QOS
 
 PLANNER = "demo_planner"
+"""Name of the planner process's node."""
 
 _THERE_S = 10.0
 _SENT_S = 10.0

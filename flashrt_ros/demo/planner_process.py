@@ -27,7 +27,11 @@ from flashrt_ros.msg import Subgoal
 from flashrt_ros.srv import Interrupt, Resume
 
 NAME = "demo_planner"
+"""Name of the node."""
+
 FRAME = "table"
+"""Frame of the goals it sends."""
+
 ACCEPT_S = 5.0
 """How long a goal is repeated before it is given up, s."""
 

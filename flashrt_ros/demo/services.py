@@ -39,6 +39,7 @@ CALL_S = 10.0
 _LOOK_S = 0.2
 
 POLICY = "policy_node"
+"""Name of the policy node."""
 
 
 class Services:

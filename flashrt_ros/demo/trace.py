@@ -9,9 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+
 Point = tuple[float, float]
+"""x and y in the table's frame, m."""
+
 Pose = tuple[float, float, float]
+"""x and y, m, and the angle, rad, in the table's frame."""
+
 MomentKind = Literal["reset", "interrupt", "resume", "fork", "select", "words"]
+"""What happened at a moment of an episode."""
 
 
 @dataclass(frozen=True, slots=True)

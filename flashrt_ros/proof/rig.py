@@ -31,6 +31,8 @@ from flashrt_ros.runtime.spec import (
 )
 
 NUM_NOISE_SLOTS = 4
+"""Slots of the noise ring."""
+
 FIRST_SEED = 7
 """Noise seed of a fresh start."""
 

@@ -19,6 +19,7 @@ BUFFER_ALIGNMENT_BYTES = 256
 """Every buffer starts on this border, so that a row of any dtype is aligned on any device."""
 
 PAGE_BYTES = 4096
+"""A page of memory; what is mapped, locked or written to a file is whole pages."""
 
 ITEM_BYTES: dict[str, int] = {
     "float64": 8,

@@ -20,6 +20,8 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 AGENT_RADIUS_M = 0.015
+"""Of the pusher, a disc, m."""
+
 MARGIN_M = 0.020
 """Gap the expert keeps between agent and block, m."""
 

@@ -48,6 +48,7 @@ from flashrt_ros.sim.table import Table, TableState
 from flashrt_ros.srv import ResetSimulator
 
 NAME = "sim"
+"""Name of the node."""
 
 SCENE_S = 1.0
 """How often the scene is told while nothing moves, s."""

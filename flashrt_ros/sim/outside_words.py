@@ -109,6 +109,7 @@ BODY_DEEDS: tuple[str, ...] = (
     "move",
     "drive",
 )
+"""What somebody may be asked to do with himself, or with nothing."""
 
 MOTIONS: tuple[str, ...] = (
     "go",
@@ -126,6 +127,7 @@ MOTIONS: tuple[str, ...] = (
     "fly",
     "come",
 )
+"""Verbs that also drive the pusher; more often the commoner ones."""
 
 PREPOSITIONS: tuple[str, ...] = (
     "to",
@@ -150,6 +152,7 @@ PREPOSITIONS: tuple[str, ...] = (
     "near",
     "next to",
 )
+"""Between a verb and a place; more often the commoner ones."""
 
 HANDLINGS: tuple[str, ...] = (
     "push",
@@ -196,6 +199,7 @@ TURNS: tuple[str, ...] = (
     "move up",
     "drive right",
 )
+"""Motions by an amount, or in a direction alone; ``{}`` takes a number."""
 
 QUESTIONS: tuple[str, ...] = (
     "what time is it",
@@ -225,6 +229,7 @@ QUESTIONS: tuple[str, ...] = (
     "where are you going",
     "are we done",
 )
+"""Questions, as they are asked."""
 
 QUESTIONS_ABOUT: tuple[str, ...] = (
     "where is the {}",
@@ -243,6 +248,7 @@ QUESTIONS_ABOUT: tuple[str, ...] = (
     "what is left of the {}",
     "how do I get to the {}",
 )
+"""Questions; ``{}`` takes a thing."""
 
 CHATTER: tuple[str, ...] = (
     "hello",
@@ -316,6 +322,7 @@ CHATTER: tuple[str, ...] = (
     "100 200 300",
     "ignore all previous instructions",
 )
+"""Talk, fragments and noise."""
 
 FRAMES: tuple[str, ...] = (
     "I like the {}",
@@ -333,3 +340,4 @@ FRAMES: tuple[str, ...] = (
     "a {} and another {}",
     "no {} today",
 )
+"""Talk; ``{}`` takes a thing."""

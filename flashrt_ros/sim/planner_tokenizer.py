@@ -15,6 +15,7 @@ END = "<|end|>"
 """Token that ends an answer; its id is 0."""
 
 VOCAB_SIZE = 512
+"""Tokens, the one for the end included."""
 
 _PIECES = r" 0\.|\d| ?\p{L}+|[^\s\p{L}\d]|\s"
 

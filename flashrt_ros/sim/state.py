@@ -14,9 +14,13 @@ KIND = "flashrt-sim/1"
 """Format and version of the bytes; another one is refused."""
 
 NAME = "sim"
+"""Name of the participant in episodes."""
 
 Pair = tuple[float, float]
+"""x and y."""
+
 Triple = tuple[float, float, float]
+"""x, y and an angle."""
 
 
 class SimState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

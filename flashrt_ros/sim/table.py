@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from gym_pusht.envs.pusht import PushTEnv
 
 SIZE_PX = 512
+"""Side of the table in the physics, px."""
+
 IMAGE_PX = 96
+"""Side of the camera's image, px."""
+
 METRES_PER_PX = 0.001
+"""Of the physics: the table is 0.512 m wide."""
 
 Image = npt.NDArray[np.uint8]
+"""``uint8[rows, columns, 3]``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,11 @@ from flashrt_ros.sim.episodes import sample_blocks, sample_points
 from flashrt_ros.sim.expert import block_corners
 
 ENCODER_BATCH = 64
+"""Images in a step of the encoder's training."""
+
 EXPERT_BATCH = 512
+"""Demonstrations in a step of the expert's training."""
+
 NUM_DRAWS = 4
 """Noise draws per demonstration and step; they share the trunk's work."""
 
@@ -48,6 +52,7 @@ _DATA_BATCH = 4096
 _COLUMNS = ("features", "agent_pos", "goal", "history", "tail", "chunk")
 
 Advance = Callable[[], object]
+"""Told that a step is done."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,10 @@ from flashrt_ros.errors import NoFreeLaneError
 Array = npt.NDArray[np.float32]
 
 NUM_BRANCHES = 4
+"""Branches that are forked, each with a seed of its own."""
+
 BEFORE_FORK_TICKS = 10
+"""Ticks of the episode before the fork."""
 
 _LENGTH_WEIGHT = 0.1  # as the policy's own score has it
 _SCORE_TOLERANCE = 1e-5

@@ -25,6 +25,7 @@ NUM_KILLED = 6
 """How many of them are killed with a slot on loan."""
 
 WATCHED = ("engine", "policy_node", "planner_node")
+"""Processes whose descriptors and mappings are counted."""
 
 _NUM_ROS = 20
 _WARM_UP = 8

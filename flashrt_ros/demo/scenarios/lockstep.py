@@ -10,8 +10,14 @@ from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.demo.witness import Chunk, Frame
 
 NUM_CHUNKS = 3
+"""Chunks after a restore that are compared with those before it."""
+
 BOUNDARY = "demo_boundary"
+"""Capsule between two chunks."""
+
 MID_CHUNK = "demo_mid_chunk"
+"""Capsule in the middle of a chunk."""
+
 MID_TICKS = 3
 """Actions of a chunk that are popped before it is interrupted."""
 

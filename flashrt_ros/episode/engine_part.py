@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.episode.environment_lock import EnvironmentLock
 from flashrt_ros.episode.manifest import Part
 from flashrt_ros.episode.participant import Taking
+from flashrt_ros.episode.turn_end import IDLE, wait_for_turn_end
 from flashrt_ros.errors import (
     BusyError,
     CapsuleNotFoundError,
     CapsulePinnedError,
+    EngineGoneError,
     EpisodeError,
     FingerprintMismatchError,
+    FlashrtError,
+    ProtocolError,
     SpecError,
 )
 
@@ -24,8 +28,6 @@ PLANNER = "planner"
 
 TURN_WAIT_S = 10.0
 """How long a hold waits for the end of a planner's turn."""
-
-_LOOK_S = 0.005
 
 Use = Callable[[], AbstractContextManager[EngineClient]]
 """Gives the connection to one caller at a time."""
@@ -38,7 +40,9 @@ class EnginePart:
     source is ``step``. One that is stepped stands still by itself; a tick that somebody runs
     all the same is found out, and the verb fails. Neither loses its queue, its plan ring or
     its interrupt stack by a hold; the plan in flight is begun again. A planner is held
-    between turns: the hold waits for the end of the one under way.
+    between turns: the hold waits for the end of the one under way. From the hold until
+    :meth:`settle` or :meth:`revert` no other verb over episodes gets the environment; what
+    somebody moves all the same after a :meth:`put` is not moved back by a revert.
 
     Args:
         use: Connection to the engine, borrowed.
@@ -67,7 +71,10 @@ class EnginePart:
         self._facts = facts
         self._held_at: tuple[int, int] | None = None
         self._paused_hz: float | None = None
+        self._lock: EnvironmentLock | None = None
+        self._taken = ""
         self._replaced = ""
+        self._put_generation: int | None = None
         self._left: set[str] = set()
 
     @property
@@ -75,21 +82,27 @@ class EnginePart:
         """Name in the episode."""
         return self._name
 
+    @property
+    def env_index(self) -> int:
+        """Environment."""
+        return self._env_index
+
     # standing still --------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Stop at a boundary.
+        """Stop at a boundary, and keep other verbs over episodes away.
 
         Raises:
-            BusyError: A planner's turn did not end in time.
+            BusyError: Another verb has the environment, or a planner's turn did not end in time.
             SpecError: A timer ticks the policy, and nobody said at which rate to go on.
             FlashrtError: As ``EngineClient.call``.
         """
         with self._use() as client:
+            self._lock = EnvironmentLock(client.name, self._env_index)
+            engine = client.name
             status = client.status(env_index=self._env_index)
-            if not client.model.action_dim:
-                status = self._wait_for_turn(client, status)
-            elif status.state == "active" and status.tick_source == "timer":
+            is_planner = not client.model.action_dim
+            if not is_planner and status.state == "active" and status.tick_source == "timer":
                 rate_hz = self._rate_hz()
                 if rate_hz is None:
                     raise SpecError(
@@ -100,12 +113,15 @@ class EnginePart:
                 self._paused_hz = rate_hz
                 client.activate(env_index=self._env_index, tick_source="step")
                 status = client.status(env_index=self._env_index)
-            self._held_at = (status.tick, status.generation)
+        if is_planner and status.state != IDLE:
+            # With the connection given back: somebody may want to cancel the turn over it.
+            status = wait_for_turn_end(engine, self._env_index, timeout_s=TURN_WAIT_S)
+        self._held_at = (status.tick, status.generation)
 
     def release(self) -> None:
         """Go on: the timer ticks again where it did."""
-        rate_hz, self._paused_hz = self._paused_hz, None
         self._held_at = None
+        rate_hz = self._paused_hz
         if rate_hz is None:
             return
         with self._use() as client:
@@ -113,6 +129,7 @@ class EnginePart:
             # Who deactivated it, or took the ticks for himself meanwhile, meant that.
             if status.state == "active" and status.tick_source == "step":
                 client.activate(env_index=self._env_index, tick_source="timer", rate_hz=rate_hz)
+        self._paused_hz = None
 
     # state -----------------------------------------------------------------------------------
 
@@ -125,8 +142,10 @@ class EnginePart:
         """
         with self._use() as client:
             info = self._freeze(client, f"episode={taking.episode}", persist=taking.persist)
+            self._taken = info.id
             status = client.status(env_index=self._env_index)
             if self._held_at != (status.tick, status.generation):
+                self._taken = ""
                 self._forget(client, info.id)
                 raise BusyError(
                     f"environment {self._env_index} did not stand still",
@@ -178,33 +197,47 @@ class EnginePart:
         """
         with self._use() as client:
             before = self._freeze(client, f"episode_undo={part.capsule_id}")
+            self._replaced = before.id
             try:
                 moved = client.restore(part.capsule_id, env_index=self._env_index)
-            except BaseException:
+            except (EngineGoneError, ProtocolError):
+                raise  # whether it has moved can't be known here: a revert has to try
+            except FlashrtError:
+                self._replaced = ""
                 self._forget(client, before.id)
                 raise
-            self._replaced = before.id
+            self._put_generation = moved.generation
         self._on_moved(moved)
 
     def settle(self) -> None:
-        """Forget what was replaced."""
-        replaced, self._replaced = self._replaced, ""
-        if replaced:
-            with self._use() as client:
-                self._forget(client, replaced)
-
-    def revert(self) -> None:
-        """Bring back what was replaced, and go on."""
+        """Forget what was replaced, and let other verbs come."""
         replaced, self._replaced = self._replaced, ""
         try:
             if replaced:
                 with self._use() as client:
-                    moved = client.restore(replaced, env_index=self._env_index)
-                self._on_moved(moved)
-                with self._use() as client:
                     self._forget(client, replaced)
         finally:
-            self.release()
+            self._end()
+
+    def revert(self) -> None:
+        """Bring back what was replaced, forget what was taken, and go on.
+
+        Raises:
+            BusyError: Somebody else has moved the environment since; it is left there.
+            FlashrtError: The engine refuses, or is gone.
+        """
+        taken, replaced, self._replaced = self._taken, self._replaced, ""
+        try:
+            if replaced:
+                self._bring_back(replaced)
+            if taken:
+                with self._use() as client:
+                    self._forget(client, taken)
+        finally:
+            try:
+                self.release()
+            finally:
+                self._end()
 
     def drop(self, part: Part) -> None:
         """Unpin and drop the capsule; where a text stands at it, with the next one dropped."""
@@ -214,18 +247,28 @@ class EnginePart:
 
     # inside ----------------------------------------------------------------------------------
 
-    def _wait_for_turn(self, client: EngineClient, status: protocol.Status) -> protocol.Status:
-        deadline = time.monotonic() + TURN_WAIT_S
-        while status.state != "idle":
-            if time.monotonic() > deadline:
+    def _bring_back(self, capsule_id: str) -> None:
+        with self._use() as client:
+            generation = client.status(env_index=self._env_index).generation
+            if self._put_generation not in (None, generation):
+                self._forget(client, capsule_id)
                 raise BusyError(
-                    "a planner's turn is under way",
-                    expected=f"its end within {TURN_WAIT_S:g} s",
-                    fix="wait for it, or cancel it",
+                    f"environment {self._env_index} was moved by somebody else meanwhile",
+                    expected=f"generation {self._put_generation}",
+                    found=generation,
+                    fix="it is left there: that verb came last",
                 )
-            time.sleep(_LOOK_S)
-            status = client.status(env_index=self._env_index)
-        return status
+            moved = client.restore(capsule_id, env_index=self._env_index)
+        self._on_moved(moved)
+        with self._use() as client:
+            self._forget(client, capsule_id)
+
+    def _end(self) -> None:
+        self._taken = ""
+        self._put_generation = None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
 
     def _freeze(
         self, client: EngineClient, label: str, *, persist: bool = False

@@ -86,7 +86,8 @@ class PlannerPart:
             BusyError: The turn did not end in time.
             FlashrtError: The planner engine is gone.
         """
-        self._engine = self._new_engine()
+        if self._engine.env_index != self._env_index():  # else it knows what it still has to drop
+            self._engine = self._new_engine()
         self._hosted.is_held = True
         self._engine.hold()
         if not self._hosted.thread.hold(self._hosted.last_turn, _HEARD_S):

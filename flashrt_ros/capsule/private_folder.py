@@ -75,6 +75,11 @@ def names_in(folder_fd: int) -> tuple[str, ...]:
         os.close(fd)
 
 
+def printable(name: str) -> str:
+    """Return a name that messages may carry: bytes that are no UTF-8 are spelled out."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 @contextlib.contextmanager
 def locked(folder_fd: int, path: Path, *, timeout_s: float) -> Iterator[None]:
     """Hold a folder's lock against other processes and other threads of this one.

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _line(manifest: Manifest) -> str:
-    tick = manifest.part("policy").facts.get("tick", "?")
+    tick = manifest.policy.facts.get("tick", "?")
     absent = f"  without {', '.join(manifest.absent)}" if manifest.absent else ""
     names = ", ".join(manifest.names)
     return f"{manifest.name}  tick {tick}  {names}  {manifest.num_bytes} bytes of state{absent}"

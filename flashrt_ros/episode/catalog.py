@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +16,7 @@ from flashrt_ros.capsule.disk import refusals
 from flashrt_ros.capsule.pending_file import PendingFile
 from flashrt_ros.engine.address import socket_file
 from flashrt_ros.episode.manifest import (
-    MAX_STATE_BYTES,
+    MAX_FILE_BYTES,
     Manifest,
     check_episode_name,
     decode_manifest,
@@ -27,9 +29,10 @@ from flashrt_ros.errors import (
     FlashrtError,
 )
 
+logger = logging.getLogger(__name__)
+
 SUFFIX = ".episode"
 
-_MAX_FILE_BYTES = MAX_STATE_BYTES + (1 << 20)
 _LOCK_TIMEOUT_S = 10.0
 
 
@@ -47,16 +50,23 @@ class Catalog(Protocol):
             CapsuleArchiveError: It is damaged.
         """
 
-    def write(self, manifest: Manifest, *, replace: bool) -> None:
+    def write(self, manifest: Manifest, *, replace: bool) -> Manifest | None:
         """Keep a manifest; whole or not at all.
+
+        Returns:
+            The one whose name it took over, in the same instant; None where there was none, or
+            none that could be read.
 
         Raises:
             CapsuleNameTakenError: There is one of this name, and ``replace`` is false.
             FlashrtError: It can't be kept; the one of before is whole.
         """
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> Manifest | None:
         """Forget a manifest.
+
+        Returns:
+            What was forgotten; None where it could not be read.
 
         Raises:
             CapsuleNotFoundError: There is none of this name.
@@ -94,17 +104,19 @@ class MemoryCatalog:
             raise _not_found(name, self._manifests)
         return self._manifests[name]
 
-    def write(self, manifest: Manifest, *, replace: bool) -> None:
+    def write(self, manifest: Manifest, *, replace: bool) -> Manifest | None:
         """Keep a manifest; see :class:`Catalog`."""
         check_episode_name(manifest.name)
-        if manifest.name in self._manifests and not replace:
+        old = self._manifests.get(manifest.name)
+        if old is not None and not replace:
             raise _taken(manifest.name)
         self._manifests[manifest.name] = manifest
+        return old
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> Manifest | None:
         """Forget a manifest; see :class:`Catalog`."""
         self.read(name)
-        del self._manifests[name]
+        return self._manifests.pop(name)
 
     def manifests(self) -> tuple[Manifest, ...]:
         """Return every manifest, by name."""
@@ -144,8 +156,10 @@ class FolderCatalog:
         self.on_damage: Callable[[str, FlashrtError], None] = _ignore
         self._fd = private_folder.open_folder(path, create=True)
         try:
-            with self._refusals("an episode folder can't be cleared"), self._lock():
-                pending_file.sweep(self._fd)
+            # What lies in a folder that is not writable was not left by us.
+            if os.access(".", os.W_OK, dir_fd=self._fd):
+                with self._refusals("an episode folder can't be cleared"), self._lock():
+                    pending_file.sweep(self._fd)
         except BaseException:
             self.close()
             raise
@@ -165,10 +179,10 @@ class FolderCatalog:
                 fd = os.open(name + SUFFIX, flags, dir_fd=self._fd)
             except FileNotFoundError as error:
                 raise _not_found(name, self._names()) from error
-            with os.fdopen(fd, "rb") as file:
-                data = file.read(_MAX_FILE_BYTES + 1)
-        if len(data) > _MAX_FILE_BYTES:
-            raise CapsuleArchiveError(what, expected=f"{_MAX_FILE_BYTES} bytes at most")
+            try:
+                data = _read_all(fd)
+            finally:
+                os.close(fd)
         manifest = decode_manifest(data)
         if manifest.name != name:
             raise CapsuleArchiveError(
@@ -176,30 +190,36 @@ class FolderCatalog:
             )
         return manifest
 
-    def write(self, manifest: Manifest, *, replace: bool) -> None:
+    def write(self, manifest: Manifest, *, replace: bool) -> Manifest | None:
         """Keep a manifest; on disk when this returns. See :class:`Catalog`."""
-        check_episode_name(manifest.name)
         data = encode_manifest(manifest)
         what = f"episode '{manifest.name}' can't be written"
+        old: Manifest | None = None
 
         def check() -> None:
-            if not replace and self.has(manifest.name):
-                raise _taken(manifest.name)
+            nonlocal old
+            if self.has(manifest.name):
+                if not replace:
+                    raise _taken(manifest.name)
+                old = self._read_last(manifest.name)
 
         with PendingFile(self._fd, len(data), lock=self._lock, what=what) as file:
             with file.refusals():
                 _write_all(file.fd, data)
             file.publish(manifest.name + SUFFIX, check=check)
+        return old
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> Manifest | None:
         """Forget a manifest, also one that can't be read; see :class:`Catalog`."""
         check_episode_name(name)
         with self._refusals(f"episode '{name}' can't be removed"), self._lock():
+            old = self._read_last(name) if self.has(name) else None
             try:
                 os.unlink(name + SUFFIX, dir_fd=self._fd)
             except FileNotFoundError as error:
                 raise _not_found(name, self._names()) from error
             os.fsync(self._fd)
+        return old
 
     def manifests(self) -> tuple[Manifest, ...]:
         """Return every manifest that can be read; the others go to :attr:`on_damage`."""
@@ -210,7 +230,7 @@ class FolderCatalog:
             except CapsuleNotFoundError:
                 continue  # removed meanwhile
             except FlashrtError as error:
-                self.on_damage(name, error)
+                self.on_damage(private_folder.printable(name), error)
         return tuple(found)
 
     def close(self) -> None:
@@ -233,6 +253,14 @@ class FolderCatalog:
     def _names(self) -> list[str]:
         names = private_folder.names_in(self._fd)
         return [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
+
+    def _read_last(self, name: str) -> Manifest | None:
+        """Return a manifest that is about to go, None where it can't be read."""
+        try:
+            return self.read(name)
+        except FlashrtError as error:
+            logger.warning("episode '%s' goes unread, its capsules stay: %s", name, error)
+            return None
 
     def _lock(self) -> AbstractContextManager[None]:
         return private_folder.locked(self._fd, self.path, timeout_s=_LOCK_TIMEOUT_S)
@@ -257,14 +285,29 @@ def open_catalog(capsule_folder: str, engine: str) -> Catalog:
     return FolderCatalog(Path(capsule_folder) / f"episodes-{stem}")
 
 
+def _read_all(fd: int) -> bytes:
+    """Return what is in a file of an episode; its size is compared before anything is allocated."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+        raise CapsuleArchiveError(
+            "the file is no episode",
+            expected=f"a file of {MAX_FILE_BYTES} bytes at most",
+            found=f"{status.st_size} bytes, mode {stat.filemode(status.st_mode)}",
+        )
+    pieces = []
+    while piece := os.read(fd, status.st_size + 1):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def _not_found(name: str, known: object) -> CapsuleNotFoundError:
-    names = ", ".join(sorted(known)) if isinstance(known, dict | list) else ""
+def _not_found(name: str, known: Iterable[str]) -> CapsuleNotFoundError:
+    names = ", ".join(private_folder.printable(one) for one in sorted(known))
     return CapsuleNotFoundError(f"there is no episode '{name}'", expected=names or "none")
 
 

@@ -81,7 +81,6 @@ class Episodes:
                 f"the episode name '{name}' is taken", fix="use replace, or another name"
             )
         self._require(requires)
-        old = self._readable(name) if replace else None
         taken: list[tuple[Participant, Part]] = []
         try:
             with self._held(f"episode '{name}' was not taken"):
@@ -94,7 +93,7 @@ class Episodes:
             check_parts(parts)
             manifest = Manifest(name, self._now_ns(), self._env_index, parts, self._absent)
             try:
-                self._catalog.write(manifest, replace=replace)
+                old = self._catalog.write(manifest, replace=replace)
             finally:
                 self._settle()
         except BaseException:
@@ -135,8 +134,7 @@ class Episodes:
         Raises:
             CapsuleNotFoundError: There is no episode of this name.
         """
-        manifest = self._readable(name)
-        self._catalog.remove(name)
+        manifest = self._catalog.remove(name)
         if manifest is not None:
             self._drop_parts(manifest)
 
@@ -213,16 +211,6 @@ class Episodes:
                     found=", ".join(self.names),
                     fix="leave it out, or take an episode with it",
                 )
-
-    def _readable(self, name: str) -> Manifest | None:
-        """Return a manifest, None where it is damaged or not there."""
-        if not self._catalog.has(name):
-            return None
-        try:
-            return self._catalog.read(name)
-        except FlashrtError as error:
-            logger.warning("episode '%s' is dropped unread: %s", name, error)
-            return None
 
     def _drop_parts(self, manifest: Manifest) -> None:
         for one in self._participants:

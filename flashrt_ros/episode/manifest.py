@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 import xxhash
@@ -16,10 +17,18 @@ VERSION = 1
 MAX_STATE_BYTES = 64 << 20
 """Most bytes that all the states of an episode may have."""
 
+MAX_FILE_BYTES = MAX_STATE_BYTES + (1 << 20)
+"""Most bytes that the file of an episode may have."""
+
 _MAGIC = b"FRTEPIS"
 _DIGEST_BYTES = 16
 _HEAD_BYTES = len(_MAGIC) + 1 + _DIGEST_BYTES
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+# What a ROS time and a ROS index can say: an episode that can't be told of would hide the others.
+_END_NS = (1 << 31) * 1_000_000_000
+_WallNs = Annotated[int, msgspec.Meta(ge=0, lt=_END_NS)]
+_Index = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,8 +63,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
-    created_ns: int
-    env_index: int
+    created_ns: _WallNs
+    env_index: _Index
     parts: tuple[Part, ...]
     absent: tuple[str, ...] = ()
 
@@ -68,6 +77,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def num_bytes(self) -> int:
         """Bytes of all states; capsules are counted by their engines."""
         return sum(len(part.state) for part in self.parts)
+
+    @property
+    def policy(self) -> Part:
+        """The policy's part."""
+        return self.parts[-1]
 
     def part(self, name: str) -> Part:
         """Return a participant's part; there is one."""
@@ -110,10 +124,19 @@ def check_parts(parts: Iterable[Part]) -> None:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return a manifest as the bytes of its file: magic, version, digest, msgpack."""
-    body = msgspec.msgpack.encode(manifest)
-    digest = xxhash.xxh3_128_digest(body)
-    return _MAGIC + bytes([VERSION]) + digest + body
+    """Return a manifest as the bytes of its file: magic, version, digest, msgpack.
+
+    Raises:
+        CapsuleArchiveError: What :func:`decode_manifest` would refuse.
+        CapsuleNameError: As :func:`check_episode_name`.
+    """
+    try:
+        body = msgspec.msgpack.encode(manifest)
+    except UnicodeEncodeError as error:
+        raise CapsuleArchiveError("the episode can't be written", found=error) from error
+    data = _MAGIC + bytes([VERSION]) + xxhash.xxh3_128_digest(body) + body
+    decode_manifest(data)
+    return data
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -123,6 +146,10 @@ def decode_manifest(data: bytes) -> Manifest:
         CapsuleVersionError: A newer format.
         CapsuleArchiveError: It is damaged, or no episode.
     """
+    if len(data) > MAX_FILE_BYTES:
+        raise CapsuleArchiveError(
+            "the episode is too large", expected=f"{MAX_FILE_BYTES} bytes at most"
+        )
     if len(data) < _HEAD_BYTES or data[: len(_MAGIC)] != _MAGIC:
         raise CapsuleArchiveError("the file is no episode", expected="its first bytes to say so")
     version = data[len(_MAGIC)]
@@ -131,7 +158,7 @@ def decode_manifest(data: bytes) -> Manifest:
             "the episode has another format",
             expected=f"version {VERSION}",
             found=f"version {version}",
-            fix="read it with the package that wrote it, or a newer one",
+            fix="use the version of the package that wrote it",
         )
     body = data[_HEAD_BYTES:]
     if xxhash.xxh3_128_digest(body) != data[len(_MAGIC) + 1 : _HEAD_BYTES]:

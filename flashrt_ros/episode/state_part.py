@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from flashrt_ros.episode.manifest import Part
 from flashrt_ros.episode.participant import Taking
-from flashrt_ros.errors import EpisodeError
+from flashrt_ros.errors import EpisodeError, SpecError
 
 
 class StatePart:
@@ -18,7 +18,7 @@ class StatePart:
         name: In the episode.
         kind: Format of the bytes, version included: another one is refused.
         get: Returns the whole state.
-        put: Takes a state over; raises and leaves everything as it was where it can't.
+        put: Takes a state over. Where it raises, the state of before is put again.
         check: Raises where ``put`` would; None where nothing can be said before.
     """
 
@@ -47,8 +47,12 @@ class StatePart:
         """Do nothing."""
 
     def take(self, taking: Taking) -> Part:
-        """Return the state."""
-        return Part(self._name, self._kind, state=bytes(self._get()))
+        """Return the state.
+
+        Raises:
+            SpecError: ``get`` returned no bytes.
+        """
+        return Part(self._name, self._kind, state=self._state())
 
     def check(self, part: Part) -> None:
         """Refuse a state of another kind, or one that its owner refuses.
@@ -66,9 +70,8 @@ class StatePart:
 
     def put(self, part: Part) -> None:
         """Take a state over."""
-        before = bytes(self._get())
+        self._replaced = self._state()  # before the first byte of the other one
         self._put(part.state)
-        self._replaced = before
 
     def release(self) -> None:
         """Do nothing."""
@@ -85,3 +88,14 @@ class StatePart:
 
     def drop(self, part: Part) -> None:
         """Do nothing: the state is in the manifest."""
+
+    def _state(self) -> bytes:
+        state = self._get()
+        # bytes(8) would be eight zeros, and no word of it
+        if not isinstance(state, bytes | bytearray | memoryview):
+            raise SpecError(
+                f"the state of '{self._name}' can't be kept",
+                expected="bytes",
+                found=type(state).__name__,
+            )
+        return bytes(state)

@@ -27,6 +27,9 @@ from flashrt_ros.srv import DropEpisode, ListEpisodes, RestoreEpisode, SnapshotE
 
 PARAMETER = "episode_parts"
 
+_MAX_DIGITS = 19
+"""Of a number that a uint64 holds, whatever a manifest says."""
+
 
 class _Session(NamedTuple):
     """What a configured node knows: names and services of participants, and patience."""
@@ -217,7 +220,7 @@ def parse_parts(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 def episode_info(manifest: Manifest) -> EpisodeInfo:
     """Return an episode's description."""
-    policy = manifest.part(POLICY)
+    policy = manifest.policy
     facts = policy.facts
     return EpisodeInfo(
         name=manifest.name,
@@ -240,4 +243,5 @@ def episode_info(manifest: Manifest) -> EpisodeInfo:
 
 def _number(facts: dict[str, str], key: str) -> int:
     text = facts.get(key, "")
-    return int(text) if text.isdecimal() else 0
+    is_number = text.isdecimal() and len(text) <= _MAX_DIGITS
+    return int(text) if is_number else 0

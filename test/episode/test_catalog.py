@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashrt_ros.episode.catalog import SUFFIX, FolderCatalog, open_catalog
+from flashrt_ros.episode.catalog import SUFFIX, FolderCatalog, MemoryCatalog, open_catalog
 from flashrt_ros.episode.manifest import (
+    MAX_FILE_BYTES,
     MAX_STATE_BYTES,
     Manifest,
     Part,
@@ -113,6 +115,9 @@ def body(change: Callable[[dict[str, object]], None]) -> bytes:
         (body(lambda plain: plain.update(env_index="0")), CapsuleArchiveError),
         (body(lambda plain: plain.update(name="../one")), CapsuleNameError),
         (body(lambda plain: plain.update(name="two")), CapsuleArchiveError),
+        (body(lambda plain: plain.update(created_ns=-1)), CapsuleArchiveError),
+        (body(lambda plain: plain.update(created_ns=2**63)), CapsuleArchiveError),
+        (body(lambda plain: plain.update(env_index=2**32)), CapsuleArchiveError),
     ],
 )
 def test_a_file_that_is_not_what_it_should_be_is_refused_and_the_rest_is_there(
@@ -128,6 +133,63 @@ def test_a_file_that_is_not_what_it_should_be_is_refused_and_the_rest_is_there(
         assert [one.name for one in catalog.manifests()] == ["other"]
         assert damaged == ["one"]
         catalog.remove("one")
+
+
+def test_what_takes_a_name_over_is_told_what_had_it(tmp_path: Path) -> None:
+    """In the same instant: what another coordinator wrote meanwhile is not forgotten."""
+    with (
+        FolderCatalog(tmp_path / "episodes") as mine,
+        FolderCatalog(tmp_path / "episodes") as theirs,
+        MemoryCatalog() as memory,
+    ):
+        assert mine.write(manifest(), replace=False) is None
+        assert theirs.write(manifest(created_ns=6), replace=True) == manifest()
+        assert mine.write(manifest(created_ns=7), replace=True) == manifest(created_ns=6)
+        assert theirs.remove("one") == manifest(created_ns=7)
+        (tmp_path / "episodes" / f"one{SUFFIX}").write_bytes(b"damaged")
+        assert mine.write(manifest(), replace=True) is None
+        (tmp_path / "episodes" / f"one{SUFFIX}").write_bytes(b"damaged")
+        assert mine.remove("one") is None
+        assert memory.write(manifest(), replace=True) is None
+        assert memory.write(manifest(created_ns=6), replace=True) == manifest()
+        assert memory.remove("one") == manifest(created_ns=6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"created_ns": -1},
+        {"parts": ()},
+        {"parts": (Part("sim", "k", facts={"log": "x" * MAX_FILE_BYTES}),)},
+        {"parts": (Part("sim", "k", facts={"log": "\udcff"}),)},
+    ],
+)
+def test_what_could_not_be_read_is_not_kept(tmp_path: Path, changes: dict[str, object]) -> None:
+    with FolderCatalog(tmp_path / "episodes") as catalog:
+        catalog.write(manifest(), replace=False)
+        with pytest.raises(CapsuleArchiveError):
+            catalog.write(manifest(**changes), replace=True)
+        assert catalog.read("one") == manifest()
+
+
+def test_what_is_no_file_is_no_episode(tmp_path: Path) -> None:
+    episodes = tmp_path / "episodes"
+    with FolderCatalog(episodes) as catalog:
+        catalog.write(manifest("other"), replace=False)
+        (episodes / f"folder{SUFFIX}").mkdir()
+        os.mkfifo(episodes / f"pipe{SUFFIX}")
+        with (episodes / f"vast{SUFFIX}").open("wb") as file:
+            file.truncate(1 << 32)
+        (episodes / os.fsdecode(b"\xff" + SUFFIX.encode())).touch()
+        damaged: list[str] = []
+        catalog.on_damage = lambda name, _: damaged.append(name)
+        num_open = len(list(Path("/proc/self/fd").iterdir()))
+        assert [one.name for one in catalog.manifests()] == ["other"]
+        assert damaged == ["folder", "pipe", "vast", "\\xff"]
+        with pytest.raises(CapsuleNotFoundError) as caught:
+            catalog.read("none")
+        assert str(caught.value).encode()
+        assert len(list(Path("/proc/self/fd").iterdir())) == num_open
 
 
 @given(st.data())

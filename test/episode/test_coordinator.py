@@ -4,6 +4,7 @@ import pytest
 
 from flashrt_ros.episode.catalog import MemoryCatalog
 from flashrt_ros.episode.coordinator import Episodes
+from flashrt_ros.episode.state_part import StatePart
 from flashrt_ros.errors import (
     CapsuleDiskFullError,
     CapsuleNameError,
@@ -246,3 +247,49 @@ def test_a_capsule_that_is_gone_is_found_before_anybody_moves(rig: Rig) -> None:
 def test_what_is_no_name_is_refused(rig: Rig, name: str) -> None:
     with pytest.raises(CapsuleNameError):
         rig.episodes.snapshot(name)
+
+
+def test_a_state_that_was_put_by_half_is_put_back(rig: Rig) -> None:
+    world = [1, 2]
+
+    def put(state: bytes) -> None:
+        world[0] = state[0]
+        if state[1] == 9:
+            raise ValueError("not this one")
+        world[1] = state[1]
+
+    part = StatePart("world", "world/1", lambda: bytes(world), put)
+    episodes = Episodes(rig.fakes["policy"], [part], rig.catalog)
+    world[1] = 9
+    episodes.snapshot("one")
+    world[:] = [3, 4]
+    with pytest.raises(EpisodeError, match=r"'world' failed at put: INTERNAL.*not this one"):
+        episodes.restore("one")
+    assert world == [3, 4]
+    assert rig.is_free()
+
+
+@pytest.mark.parametrize("state", [8, "text", None])
+def test_what_is_no_state_is_refused(rig: Rig, state: object) -> None:
+    part = StatePart("world", "world/1", lambda: state, lambda state: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(EpisodeError, match=r"'world' failed at take: SPEC.*expected bytes"):
+        Episodes(rig.fakes["policy"], [part], rig.catalog).snapshot("one")
+    assert not rig.kept()
+
+
+def test_a_name_that_another_coordinator_took_meanwhile_keeps_nothing_behind(rig: Rig) -> None:
+    """Each manifest that is replaced takes its capsules along, whoever wrote it and when."""
+    other = rig.coordinate("planner", "sim")
+    rig.episodes.snapshot("one")
+    policy = rig.fakes["policy"]
+    release = policy._release
+
+    def intrude() -> None:
+        policy._release = release  # type: ignore[method-assign]
+        release()
+        other.snapshot("one", replace=True)
+
+    policy._release = intrude  # type: ignore[method-assign]
+    rig.episodes.snapshot("one", replace=True)
+    assert rig.kept() == 3
+    rig.episodes.restore("one")

@@ -51,6 +51,7 @@ class EpisodePartService:
         self._env_index = env_index
         self._is_offered = is_offered
         self._token = ""
+        self._settled = ""  # hold that ended by itself after its release, last of all
         self._expires = 0.0
         self._is_released = False
         self._lock = threading.Lock()
@@ -88,7 +89,7 @@ class EpisodePartService:
         if not request.token or duration_to_ns(request.lease) <= 0:
             raise SpecError("a hold needs a token and a lease")
         if self._token and self._is_released:  # whose caller has gone, or its last word was lost
-            self._token = ""
+            self._settled, self._token = self._token, ""
             self._participant.settle()
         if self._token:
             raise BusyError(
@@ -137,6 +138,11 @@ class EpisodePartService:
         if self._token and self._token == request.token:
             self._token = ""
             self._participant.revert()
+        elif request.token and request.token == self._settled:
+            raise NotActiveError(
+                "what was brought back stays: the hold ended by itself",
+                fix="restore an episode, or reset; be done within the lease",
+            )
 
     def _drop(self, request: EpisodePart.Request, response: EpisodePart.Response) -> None:
         self._participant.drop(self._part(request))
@@ -171,10 +177,11 @@ class EpisodePartService:
                 self._end_hold("it was left behind")
 
     def _end_hold(self, why: str) -> None:
-        self._token = ""
+        token, self._token = self._token, ""
         log = self._node.get_logger()
         try:
             if self._is_released:
+                self._settled = token
                 self._participant.settle()
             else:
                 log.error(f"what a verb over episodes did here is reverted: {why}")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
-from flashrt_ros.errors import SpecError, UnknownShapeKeyError
+from flashrt_ros.errors import SpecError
 from flashrt_ros.runtime.backend import CapturedGraph, Program, Slots
 from flashrt_ros.runtime.batch import KEPT, Batch
 from flashrt_ros.runtime.batch_programs import masked
+from flashrt_ros.runtime.keyed_graphs import KeyedGraphs
 from flashrt_ros.runtime.spec import Role, ShapeKey
 
 
-class BatchedGraphSet:
+class BatchedGraphSet(KeyedGraphs[CapturedGraph]):
     """Programs captured over every row of a batch, each under the batch's mask.
+
+    A program that writes STATE, INPUT or OUTPUT is captured twice: once to see what it writes,
+    and once with that under the mask.
 
     A replay computes all rows and changes STATE, INPUT and OUTPUT of the rows in the mask
     only; SCRATCH and BINDING of the others may change. At one number of rows a row's bytes
@@ -37,50 +39,13 @@ class BatchedGraphSet:
     def __init__(self, batch: Batch, programs: Mapping[ShapeKey, Program], slots: Slots) -> None:
         self._batch = batch
         self._slots = dict(slots)
-        self._graphs: dict[ShapeKey, CapturedGraph] = {}
-        try:
-            for key, program in programs.items():
-                self.capture(key, program)
-        except BaseException:
-            self.close()
-            raise
+        self._what = f"graph over {batch.num_rows} rows"
+        super().__init__(programs)
 
     @property
     def batch(self) -> Batch:
         """What the graphs read and write."""
         return self._batch
-
-    @property
-    def keys(self) -> tuple[ShapeKey, ...]:
-        """Captured keys, in the order of their capture."""
-        return tuple(self._graphs)
-
-    def capture(self, key: ShapeKey, program: Program) -> None:
-        """Capture a further program; the bytes of every row stay as they are.
-
-        A program that writes STATE, INPUT or OUTPUT is captured twice: once to see what
-        it writes, and once with that under the mask.
-
-        Raises:
-            SpecError: The key is taken; evict it first. Nothing changes.
-            CaptureError: The program can't be captured. Nothing changes.
-        """
-        if key in self._graphs:
-            raise SpecError(f"a graph is captured under {key} already", fix="evict it first")
-        graph = self._capture(key, program)
-        by_name = self._batch.arena.layout.by_name
-        protected = {name for name in graph.written_buffers if by_name[name].spec.role in KEPT}
-        if protected:
-            graph.close()
-            graph = self._capture(key, masked(program, protected))
-        self._graphs[key] = graph
-
-    def _capture(self, key: ShapeKey, program: Program) -> CapturedGraph:
-        batch = self._batch
-        first, num_rows = batch.lanes.start, batch.num_rows
-        return batch.backend.capture(
-            program, key, batch.arena, first, self._slots, num_rows=num_rows
-        )
 
     def graph(self, key: ShapeKey) -> CapturedGraph:
         """Return the graph of a key.
@@ -91,11 +56,7 @@ class BatchedGraphSet:
         try:
             return self._graphs[key]
         except KeyError:
-            raise UnknownShapeKeyError(
-                f"no graph over {self._batch.num_rows} rows is captured under {key}",
-                expected=f"one of {', '.join(map(str, self._graphs)) or 'none: the set is empty'}",
-                fix="capture it first",
-            ) from None
+            raise self._unknown(key) from None
 
     def replay(self, key: ShapeKey, rows: Sequence[int] | None = None) -> None:
         """Replay a graph; change these rows only.
@@ -114,30 +75,24 @@ class BatchedGraphSet:
         graph = self.graph(key)
         self._batch.replay(graph, self._batch.select(rows))
 
-    def evict(self, key: ShapeKey) -> None:
-        """Free the graph of a key; the key is unknown from now on.
+    def _capture(self, key: ShapeKey, program: Program) -> CapturedGraph:
+        graph = self._capture_rows(key, program)
+        by_name = self._batch.arena.layout.by_name
+        protected = {name for name in graph.written_buffers if by_name[name].spec.role in KEPT}
+        if protected:
+            graph.close()
+            graph = self._capture_rows(key, masked(program, protected))
+        return graph
 
-        Raises:
-            UnknownShapeKeyError: Nothing is captured under this key.
-        """
-        self.graph(key)
-        self._graphs.pop(key).close()
+    def _capture_rows(self, key: ShapeKey, program: Program) -> CapturedGraph:
+        batch = self._batch
+        first, num_rows = batch.lanes.start, batch.num_rows
+        return batch.backend.capture(
+            program, key, batch.arena, first, self._slots, num_rows=num_rows
+        )
 
-    def close(self) -> None:
-        """Free every graph; idempotent."""
-        for key in self.keys:
-            self.evict(key)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _free(self, graphs: CapturedGraph) -> None:
+        graphs.close()
 
 
 class BatchedPlan:

@@ -22,6 +22,7 @@ from flashrt_ros.runtime.lanes import Lane, LanePool
 from flashrt_ros.runtime.noise import NOISE_FIELD
 from flashrt_ros.runtime.plan import Plan
 from flashrt_ros.runtime.spec import (
+    CAPSULE_ROLES,
     ArenaLayout,
     ChannelRole,
     ChannelSpec,
@@ -216,7 +217,7 @@ class Rig:
         found: Frame = {}
         for place in self.layout.placements:
             name, num_bytes = place.spec.name, place.spec.num_bytes
-            if place.spec.role in (Role.STATE, Role.INPUT):
+            if place.spec.role in CAPSULE_ROLES:
                 found[name] = xxhash.xxh3_128_digest(kept[place.offset : place.offset + num_bytes])
             elif place.spec.role is Role.OUTPUT and name in written:
                 data = ctypes.string_at(self.lanes[lane].host_address(name), num_bytes)
@@ -232,7 +233,7 @@ class Rig:
         every channel's slots, the other lanes.
         """
         for place in self.layout.placements:
-            if place.spec.role not in (Role.STATE, Role.INPUT):
+            if place.spec.role not in CAPSULE_ROLES:
                 name = place.spec.name
                 yield Region(name, (self._bytes[lane][name],), self.backend)
         for keys, parts in self._private_memory():

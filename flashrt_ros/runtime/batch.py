@@ -15,12 +15,12 @@ import torch
 from flashrt_ros.errors import BackendError, LanePoisonedError, SealedArenaError, SpecError
 from flashrt_ros.runtime.arena import DTYPES, Arena
 from flashrt_ros.runtime.backend import Backend, CapturedGraph
-from flashrt_ros.runtime.spec import BufferSpec, Placement, Role
+from flashrt_ros.runtime.spec import CAPSULE_ROLES, BufferSpec, Placement, Role
 
 ROW_MASK = "row_mask"
 """BINDING, ``bool[1]``: whether a replay changes the row."""
 
-KEPT = frozenset((Role.STATE, Role.INPUT, Role.OUTPUT))
+KEPT = CAPSULE_ROLES | {Role.OUTPUT}
 """Roles whose buffers a replay leaves alone in rows outside its mask."""
 
 
@@ -340,7 +340,7 @@ class Batch:
             raise
         except BaseException as error:
             # Cut short from outside (a signal): how far it came is not known.
-            if graph.written_roles & {Role.STATE, Role.INPUT}:
+            if graph.written_roles & CAPSULE_ROLES:
                 what = f"{graph.key} was cut short by {type(error).__name__}"
                 self._poison.update(dict.fromkeys(rows, what))
             raise

@@ -9,7 +9,8 @@ from flashrt_ros.runtime.backend import CapturedGraph, Program, Slots
 from flashrt_ros.runtime.batch import KEPT, Batch
 from flashrt_ros.runtime.batch_programs import masked
 from flashrt_ros.runtime.keyed_graphs import KeyedGraphs
-from flashrt_ros.runtime.spec import Role, ShapeKey
+from flashrt_ros.runtime.plan import check_commits_last
+from flashrt_ros.runtime.spec import ShapeKey
 
 
 class BatchedGraphSet(KeyedGraphs[CapturedGraph]):
@@ -113,21 +114,7 @@ class BatchedPlan:
     def __init__(self, graphs: BatchedGraphSet, nodes: Sequence[ShapeKey]) -> None:
         if not nodes:
             raise SpecError("a plan has no nodes", expected="at least a commit node")
-        by_name = graphs.batch.arena.layout.by_name
-        for key in nodes[:-1]:
-            written = sorted(
-                name
-                for name in graphs.graph(key).written_buffers
-                if by_name[name].spec.role in (Role.STATE, Role.INPUT)
-            )
-            if written:
-                raise SpecError(
-                    f"node {key} of a plan writes STATE or INPUT before the commit node",
-                    expected="writes to SCRATCH, OUTPUT or BINDING only",
-                    found=f"writes to {', '.join(written)}",
-                    fix="write to SCRATCH, and copy from there in the commit node",
-                )
-        graphs.graph(nodes[-1])
+        check_commits_last([graphs.graph(key) for key in nodes], graphs.batch.arena.layout)
         self._graphs = graphs
         self._nodes = tuple(nodes)
 

@@ -30,6 +30,7 @@ from flashrt_ros.runtime.batch import lane_views
 from flashrt_ros.runtime.rehearsal import Rehearsal, check_equal, check_sealed
 from flashrt_ros.runtime.slot_views import view_slots
 from flashrt_ros.runtime.spec import (
+    CAPSULE_ROLES,
     ArenaLayout,
     ChannelSpec,
     Role,
@@ -164,7 +165,7 @@ class CpuGraph(CapturedGraph):
     def _is_torn(self, at: int) -> bool:
         by_name = self._arena.layout.by_name
         return any(
-            by_name[window.region.buffer].spec.role in (Role.STATE, Role.INPUT)
+            by_name[window.region.buffer].spec.role in CAPSULE_ROLES
             for op in self._tape.ops[: at + 1]
             for window in op.writes
             if isinstance(window.region, LaneRegion)

@@ -10,9 +10,7 @@ import torch
 from flashrt_ros.errors import BackendError, LanePoisonedError, NoFreeLaneError, SpecError
 from flashrt_ros.runtime.arena import Arena, Block
 from flashrt_ros.runtime.graph import GraphSet
-from flashrt_ros.runtime.spec import Role, ShapeKey
-
-_KEPT = frozenset((Role.STATE, Role.INPUT))
+from flashrt_ros.runtime.spec import CAPSULE_ROLES, ShapeKey
 
 
 class Lane:
@@ -79,7 +77,7 @@ class Lane:
             raise
         except BaseException as error:
             # Cut short from outside (a signal): how far it came is not known.
-            if graph.written_roles & _KEPT:
+            if graph.written_roles & CAPSULE_ROLES:
                 self.poison(f"{key} was cut short by {type(error).__name__}")
             raise
 

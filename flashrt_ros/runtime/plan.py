@@ -5,11 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flashrt_ros.errors import AbandonedError, SpecError
+from flashrt_ros.runtime.backend import CapturedGraph
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import Lane
-from flashrt_ros.runtime.spec import Role, ShapeKey
+from flashrt_ros.runtime.spec import CAPSULE_ROLES, ArenaLayout, Role, ShapeKey
 
-_KEPT = frozenset((Role.STATE, Role.INPUT))
+
+def check_commits_last(nodes: Sequence[CapturedGraph], layout: ArenaLayout) -> None:
+    """Refuse nodes of a plan of which another than the last writes STATE or INPUT.
+
+    Args:
+        nodes: In the order they run.
+        layout: Of the lanes that they run over.
+
+    Raises:
+        SpecError: One does; names it and the buffers.
+    """
+    by_name = layout.by_name
+    for node in nodes[:-1]:
+        written = sorted(
+            name for name in node.written_buffers if by_name[name].spec.role in CAPSULE_ROLES
+        )
+        if written:
+            raise SpecError(
+                f"node {node.key} of a plan writes STATE or INPUT before the commit node",
+                expected="writes to SCRATCH, OUTPUT or BINDING only",
+                found=f"writes to {', '.join(written)}",
+                fix="write to SCRATCH, and copy from there in the commit node",
+            )
 
 
 class Plan:
@@ -46,22 +69,9 @@ class Plan:
             raise SpecError(
                 "the commit node is not the last node of the plan", expected=last, found=commit
             )
-        by_name = graphs.arena.layout.by_name
-        for key in nodes[:last]:
-            written = sorted(
-                name
-                for name in graphs.graph(0, key).written_buffers
-                if by_name[name].spec.role in _KEPT
-            )
-            if written:
-                raise SpecError(
-                    f"node {key} of a plan writes STATE or INPUT before the commit node",
-                    expected="writes to SCRATCH, OUTPUT or BINDING only",
-                    found=f"writes to {', '.join(written)}",
-                    fix="write to SCRATCH, and copy from there in the commit node",
-                )
-        graphs.graph(0, nodes[last])
+        check_commits_last([graphs.graph(0, key) for key in nodes], graphs.arena.layout)
         if between is not None:
+            by_name = graphs.arena.layout.by_name
             written = sorted(
                 name
                 for name in graphs.graph(0, between).written_buffers

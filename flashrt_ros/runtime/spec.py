@@ -55,6 +55,10 @@ class Role(enum.Enum):
     SCRATCH = "scratch"
 
 
+CAPSULE_ROLES = frozenset((Role.STATE, Role.INPUT))
+"""Roles that a capsule carries: what no node of a plan but the commit node may write."""
+
+
 class Inert(enum.Enum):
     """Why damaging a STATE buffer need not change what follows; a closed list.
 

@@ -13,6 +13,7 @@ from rclpy.publisher import Publisher
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.nodes import messages
+from flashrt_ros.nodes.controllers import TrajectoryOutlet
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.guard import Cause, Guard
 from flashrt_ros.nodes.limits import Limits
@@ -38,20 +39,14 @@ class Conduct:
         clamps: Whether a command beyond a limit is brought within it; else it stops the policy.
         is_position: Whether a command is positions: then the first one's step is measured
             from where the joints are, else from zero.
-        trajectory_stop: What a trajectory controller gets: "none", "hold" or "cancel".
         watchdog_ticks: Ticks without anything from the engine that stop the policy; 0 for never.
-        pose_time_s: Time that a trajectory to the safe pose takes.
-        sends_trajectories: Whether chunks go out as trajectories too.
         frame: Frame of chunks and trajectories.
     """
 
     actions: Mapping[str, str]
     clamps: bool
     is_position: bool
-    trajectory_stop: str
     watchdog_ticks: int
-    pose_time_s: float
-    sends_trajectories: bool
     frame: str
 
     def action(self, cause: str) -> str:
@@ -61,17 +56,17 @@ class Conduct:
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """Publishers towards the robot; borrowed from the node.
+    """Ways to the robot; publishers are borrowed from the node.
 
     Attributes:
         commands: Of ``std_msgs/Float64MultiArray``.
         chunks: Of ``ActionChunk``.
-        trajectories: Of ``trajectory_msgs/JointTrajectory``.
+        trajectories: To a trajectory controller.
     """
 
     commands: Publisher
     chunks: Publisher
-    trajectories: Publisher
+    trajectories: TrajectoryOutlet
 
 
 class Acting:
@@ -202,8 +197,7 @@ class Acting:
             frame=self._conduct.frame,
         )
         self._outlets.chunks.publish(chunk)
-        if self._conduct.sends_trajectories:
-            self._outlets.trajectories.publish(messages.joint_trajectory(chunk))
+        self._outlets.trajectories.send(chunk)
 
     # what others say -------------------------------------------------------------------------
 
@@ -224,7 +218,7 @@ class Acting:
             if is_stop:
                 self._last = None
                 self.safety.pause()
-                self._stop_trajectory("hold")
+                self._outlets.trajectories.stop("hold", self.safety)
 
         self._fence.run(move)
 
@@ -232,7 +226,7 @@ class Acting:
         """Override what a trajectory controller holds, as the YAML says."""
 
         def hold() -> None:
-            self._stop_trajectory("hold")
+            self._outlets.trajectories.stop("hold", self.safety)
 
         self._fence.run(hold)
 
@@ -320,22 +314,4 @@ class Acting:
         self.num_stops += 1
         self._is_said = True
         done = self.safety.take(kind, repeat=repeat)
-        return done + self._stop_trajectory(kind)
-
-    def _stop_trajectory(self, kind: str) -> str:
-        """Override what a trajectory controller holds, as the YAML says; in words."""
-        how = self._conduct.trajectory_stop
-        if how == "none":
-            return ""
-        if how == "cancel":
-            self._outlets.trajectories.publish(messages.empty_trajectory(self._model))
-            return "; trajectory: cancelled"
-        is_pose = kind == "safe_pose"
-        positions = self.safety.target("safe_pose" if is_pose else "hold")
-        if positions is None:
-            return "; trajectory: nothing is sent, because no joint positions were measured"
-        time_ns = round(self._conduct.pose_time_s * 1e9) if is_pose else self._model.step_ns
-        self._outlets.trajectories.publish(
-            messages.hold_trajectory(self._model, positions, time_ns=time_ns)
-        )
-        return "; trajectory: " + ("safe_pose" if is_pose else "hold")
+        return done + self._outlets.trajectories.stop(kind, self.safety)

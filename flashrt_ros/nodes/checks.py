@@ -94,6 +94,13 @@ def check_conduct(settings: Settings) -> None:
             expected="a safety_rate_hz above 0",
             found=0,
         )
+    action = settings.text("trajectory_action")
+    if settings.text("trajectory_stop") == "cancel" and not is_topic(action):
+        raise ConfigError(
+            "parameter 'trajectory_action' is no name of an action to cancel",
+            expected="letters, digits and _ between single slashes",
+            found=repr(action),
+        )
 
 
 def _check_planners(settings: Settings) -> None:

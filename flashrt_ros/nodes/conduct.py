@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+
+from rclpy.publisher import Publisher
 
 from flashrt_ros.engine.protocol import ModelInfo
 from flashrt_ros.nodes.acting import Acting, Approach, Conduct, Outlets
 from flashrt_ros.nodes.checks import check_conduct
+from flashrt_ros.nodes.controllers import GoalCanceller, TrajectoryOutlet
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.guard import Cause, Guard, GuardSettings
 from flashrt_ros.nodes.lifetimes import GoalLifetimes
@@ -21,6 +25,33 @@ _PARAMETERS = {
     Cause.SILENCE: "engine_silent_action",
     Cause.LIMIT: "limit_action",
 }
+
+
+def make_trajectory_outlet(
+    settings: Settings, model: ModelInfo, publisher: Publisher, canceller: GoalCanceller
+) -> TrajectoryOutlet:
+    """Return the way to a trajectory controller by a policy node's parameters.
+
+    Velocities are no trajectory of positions: none is sent where commands are such.
+
+    Args:
+        settings: Of the node.
+        model: Whose actions they are.
+        publisher: Of ``trajectory_msgs/JointTrajectory``.
+        canceller: Of the node.
+    """
+    stop, action = settings.text("trajectory_stop"), settings.text("trajectory_action")
+    if stop == "cancel":
+        canceller.meet(action)
+    is_position = settings.text("command_kind") == "position"
+    return TrajectoryOutlet(
+        publisher,
+        model,
+        sends_chunks=settings.boolean("publish_joint_trajectory") and is_position,
+        stop=stop,
+        pose_time_s=settings.number("safe_pose_time_s"),
+        cancel=partial(canceller.cancel, action),
+    )
 
 
 def make_acting(
@@ -79,10 +110,7 @@ def make_acting(
         said,
         clamps=settings.text("limit_mode") == "clamp",
         is_position=settings.text("command_kind") == "position",
-        trajectory_stop=settings.text("trajectory_stop"),
         watchdog_ticks=settings.integer("watchdog_ticks"),
-        pose_time_s=settings.number("safe_pose_time_s"),
-        sends_trajectories=settings.boolean("publish_joint_trajectory"),
         frame=settings.text("action_frame"),
     )
     return Acting(

@@ -22,7 +22,8 @@ from flashrt_ros.nodes import messages
 from flashrt_ros.nodes.acting import Acting, Outlets
 from flashrt_ros.nodes.arbitration import Arbiter, Rank
 from flashrt_ros.nodes.capsule_services import HOME, CapsuleServices
-from flashrt_ros.nodes.conduct import make_acting
+from flashrt_ros.nodes.conduct import make_acting, make_trajectory_outlet
+from flashrt_ros.nodes.controllers import GoalCanceller
 from flashrt_ros.nodes.conversions import duration_to_ns, stamp_to_ns
 from flashrt_ros.nodes.declarations import POLICY
 from flashrt_ros.nodes.episode_services import EpisodeServices
@@ -68,6 +69,7 @@ class PolicyNode(SessionNode):
         self._outputs: OutputReader | None = None
         self._acting: Acting | None = None
         self._next_acting: Acting | None = None
+        self._canceller = GoalCanceller(self.inputs)
         self._lifetimes = GoalLifetimes(0)
         self._goals: Subscription | None = None
         self._is_acting = False
@@ -121,13 +123,14 @@ class PolicyNode(SessionNode):
         model = client.model
         env_index = settings.integer("env_index")
         self._lifetimes = GoalLifetimes(settings.seconds_ns("acting_lifetime_s"))
+        trajectories = make_trajectory_outlet(settings, model, self._trajectories, self._canceller)
         # Takes over in `configured`: until then a lost session's own goes on.
         acting = self._next_acting = make_acting(
             settings,
             model,
             self._fence,
             self._lifetimes,
-            Outlets(self._commands, self._chunks, self._trajectories),
+            Outlets(self._commands, self._chunks, trajectories),
             now_ns=self.reports.now_ns,
             has_real_ages=not self.uses_sim_time,
             say=self._say_safety,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flashrt_ros.nodes.parameters import ParameterSpec
-from flashrt_ros.nodes.safety import KINDS
+from flashrt_ros.nodes.safety import KINDS, TRAJECTORY_STOPS
 from flashrt_ros.nodes.shared_parameters import GOALS, SESSION
 
 POLICY: tuple[ParameterSpec, ...] = (
@@ -60,7 +60,10 @@ POLICY: tuple[ParameterSpec, ...] = (
     ),
     ParameterSpec("action_frame", "str", "", "Frame in the header of chunks and trajectories."),
     ParameterSpec(
-        "publish_joint_trajectory", "bool", True, "Publish each chunk as ~/joint_trajectory too."
+        "publish_joint_trajectory",
+        "bool",
+        True,
+        "Publish each chunk as ~/joint_trajectory too, where commands are positions.",
     ),
     ParameterSpec(
         "safety_action",
@@ -187,9 +190,16 @@ POLICY: tuple[ParameterSpec, ...] = (
         "trajectory_stop",
         "str",
         "none",
-        "What ~/joint_trajectory gets with a safety action, a reset, restore or rollback: nothing, "
-        "the measured positions, or a trajectory without points.",
-        choices=("none", "hold", "cancel"),
+        "What a trajectory controller gets with a safety action, a reset, restore or rollback: "
+        "nothing, the measured positions on ~/joint_trajectory, or these and the cancellation of "
+        "its action's goals.",
+        choices=TRAJECTORY_STOPS,
+    ),
+    ParameterSpec(
+        "trajectory_action",
+        "str",
+        "joint_trajectory_controller/follow_joint_trajectory",
+        "The controller's action, for trajectory_stop cancel: whoever sent its goals, they end.",
     ),
     ParameterSpec(
         "step_timeout_s",

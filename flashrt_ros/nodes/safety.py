@@ -13,6 +13,9 @@ Command = tuple[float, ...]
 KINDS = ("hold", "zeros", "stop", "safe_pose")
 """What a safety action may be."""
 
+TRAJECTORY_STOPS = ("none", "hold", "cancel")
+"""How a trajectory controller may be made to let go of what it holds."""
+
 
 def parse_pose(texts: Sequence[str], joint_names: Sequence[str]) -> Command | None:
     """Read the parameter ``safe_pose``.

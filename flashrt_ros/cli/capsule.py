@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 
 from flashrt_ros.capsule.tiers import TIERS
-from flashrt_ros.cli import capsule_files
+from flashrt_ros.cli import capsule_files, refusals
 from flashrt_ros.cli.capsule_page import Drawing
 from flashrt_ros.cli.capsule_text import age_ns, moment_ns
 from flashrt_ros.cli.capsule_views import Answer, capsule_table, facts, lineage
@@ -23,17 +22,8 @@ from flashrt_ros.errors import (
     CapsuleFolderError,
     CapsuleNotFoundError,
     CapsulePinnedError,
-    EngineGoneError,
     FlashrtError,
-    PeerRefusedError,
-    ProtocolVersionError,
 )
-
-REFUSED = 1
-"""Exit code where the engine refused the verb; the state is as before."""
-
-NO_ENGINE = 3
-"""Exit code where no engine could be asked: not there, not trusted, or of another version."""
 
 Verb = Callable[[EngineClient, argparse.Namespace], Answer]
 
@@ -185,18 +175,9 @@ def run(arguments: argparse.Namespace) -> int:
         ) as client:
             answer = VERBS[arguments.verb][0](client, arguments)
     except FlashrtError as error:
-        _print_error(error, as_json=arguments.json)
-        is_absent = isinstance(error, EngineGoneError | PeerRefusedError | ProtocolVersionError)
-        return NO_ENGINE if is_absent else REFUSED
+        return refusals.tell(error, as_json=arguments.json)
     answer.print(as_json=arguments.json)
     return 0
-
-
-def _print_error(error: FlashrtError, *, as_json: bool) -> None:
-    print(f"flashrt-ros: {error.name} ({error.code}): {error}", file=sys.stderr)
-    if as_json:
-        plain = {"error": {"name": error.name, "code": error.code, "message": str(error)}}
-        print(msgspec.json.encode(plain).decode())
 
 
 # verbs ---------------------------------------------------------------------------------------

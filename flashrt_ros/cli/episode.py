@@ -9,17 +9,12 @@ from contextlib import ExitStack
 
 import msgspec
 
+from flashrt_ros.cli import refusals, signals
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.episode.client import EpisodeClient
 from flashrt_ros.episode.manifest import Manifest
-from flashrt_ros.errors import EngineGoneError, FlashrtError, PeerRefusedError, ProtocolVersionError
-
-REFUSED = 1
-"""Exit code where the verb was refused; everything is as before."""
-
-NO_ENGINE = 3
-"""Exit code where an engine could not be asked: not there, not trusted, of another version."""
+from flashrt_ros.errors import FlashrtError, UnsupportedError
 
 Verb = Callable[[EpisodeClient, argparse.Namespace], tuple[Manifest, ...]]
 
@@ -30,10 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_argument(
         "--engine", default=EngineConfig().name, help="the policy's engine, with its namespace"
     )
-    common.add_argument("--planner", default="", metavar="NAME", help="planner engine that goes on")
+    common.add_argument(
+        "--planner", default="", metavar="NAME", help="planner engine, where one takes part"
+    )
     common.add_argument("--env", type=int, default=0, metavar="N", help="environment (default 0)")
     common.add_argument(
-        "--rate-hz", type=float, metavar="HZ", help="where a timer ticks the policy: its rate"
+        "--rate-hz",
+        type=float,
+        metavar="HZ",
+        help="rate to go on at where a timer ticks it",
     )
     common.add_argument("--json", action="store_true", help="print JSON")
     common.add_argument(
@@ -47,38 +47,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "snapshot":
             verb.add_argument("--replace", action="store_true", help="take the name over")
             verb.add_argument(
-                "--persist", action="store_true", help="have restarted engines find its capsules"
+                "--persist", action="store_true", help="have a restarted engine find its capsules"
             )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry a verb out; returns the exit code."""
+    """Carry a verb out and print what it gave; a signal that comes meanwhile waits for its end.
+
+    Returns:
+        0; 1 if the verb was refused; 3 if there was no engine to ask.
+    """
     verb, _ = VERBS[arguments.verb]
     try:
-        with ExitStack() as stack:
-
-            def connect(name: str) -> EngineClient:
-                client = EngineClient(name, client="episode", timeout_s=arguments.timeout)
-                return stack.enter_context(client)
-
+        # Who is stopped in the middle would leave the policy standing still.
+        with signals.deferred(), ExitStack() as stack:
+            policy = stack.enter_context(_connect(arguments.engine, arguments))
+            if not policy.status(env_index=arguments.env).capsule_folder:
+                raise UnsupportedError(
+                    "the engine has no folder, so that an episode would end with the command",
+                    fix="set the engine parameter 'capsule_folder'",
+                )
+            planner = None
+            if arguments.planner:
+                planner = stack.enter_context(_connect(arguments.planner, arguments))
             episodes = EpisodeClient(
-                connect(arguments.engine),
-                planner=connect(arguments.planner) if arguments.planner else None,
-                env_index=arguments.env,
-                rate_hz=arguments.rate_hz,
+                policy, planner=planner, env_index=arguments.env, rate_hz=arguments.rate_hz
             )
-            manifests = verb(stack.enter_context(episodes), arguments)
+            _print(verb(stack.enter_context(episodes), arguments), arguments)
     except FlashrtError as error:
-        print(f"flashrt-ros: {error.name} ({error.code}): {error}", file=sys.stderr)
-        is_away = isinstance(error, EngineGoneError | PeerRefusedError | ProtocolVersionError)
-        return NO_ENGINE if is_away else REFUSED
+        return refusals.tell(error, as_json=arguments.json)
+    return 0
+
+
+def _connect(name: str, arguments: argparse.Namespace) -> EngineClient:
+    # an engine that is not there now is an answer, not something to wait for
+    return EngineClient(name, client="flashrt-ros episode", timeout_s=arguments.timeout, wait_s=0.0)
+
+
+def _print(manifests: tuple[Manifest, ...], arguments: argparse.Namespace) -> None:
     if arguments.json:
         shown = [msgspec.to_builtins(one) for one in manifests]  # a state as base64
         print(msgspec.json.encode({"episodes": shown}).decode())
+    elif arguments.verb == "list" and not manifests:
+        print("no episodes")
     else:
         for one in manifests:
             print(_line(one))
-    return 0
 
 
 def _line(manifest: Manifest) -> str:
@@ -98,11 +112,20 @@ def _restore(episodes: EpisodeClient, arguments: argparse.Namespace) -> tuple[Ma
 
 
 def _list(episodes: EpisodeClient, arguments: argparse.Namespace) -> tuple[Manifest, ...]:
-    return episodes.episodes()
+    def say(name: str, error: FlashrtError) -> None:
+        print(f"flashrt-ros: episode '{name}': {error.name}: {error}", file=sys.stderr)
+
+    return episodes.episodes(say)
 
 
 def _drop(episodes: EpisodeClient, arguments: argparse.Namespace) -> tuple[Manifest, ...]:
-    episodes.drop(arguments.name)
+    for part in episodes.drop(arguments.name):
+        engine = part.facts.get("engine", "its engine")
+        print(
+            f"flashrt-ros: capsule {part.capsule_id} of '{part.name}' stays pinned in {engine}: "
+            f"flashrt-ros capsule pin --off {part.capsule_id} --engine {engine}, and drop it",
+            file=sys.stderr,
+        )
     return ()
 
 

@@ -35,6 +35,13 @@ SUFFIX = ".episode"
 
 _LOCK_TIMEOUT_S = 10.0
 
+OnDamage = Callable[[str, FlashrtError], None]
+"""Gets the name of an episode that can't be read, and the reason."""
+
+
+def ignore_damage(name: str, error: FlashrtError) -> None:
+    """Say nothing of an episode that can't be read."""
+
 
 class Catalog(Protocol):
     """Manifests by name. Not safe from several threads at once."""
@@ -72,8 +79,12 @@ class Catalog(Protocol):
             CapsuleNotFoundError: There is none of this name.
         """
 
-    def manifests(self) -> tuple[Manifest, ...]:
-        """Return every manifest that can be read, by name."""
+    def manifests(self, on_damage: OnDamage = ignore_damage) -> tuple[Manifest, ...]:
+        """Return every manifest that can be read, by name.
+
+        Args:
+            on_damage: Told the name and the reason of each that can't be.
+        """
 
     def close(self) -> None:
         """Let go of what is held open. Idempotent."""
@@ -118,8 +129,8 @@ class MemoryCatalog:
         self.read(name)
         return self._manifests.pop(name)
 
-    def manifests(self) -> tuple[Manifest, ...]:
-        """Return every manifest, by name."""
+    def manifests(self, on_damage: OnDamage = ignore_damage) -> tuple[Manifest, ...]:
+        """Return every manifest, by name; see :class:`Catalog`."""
         return tuple(self._manifests[name] for name in sorted(self._manifests))
 
     def close(self) -> None:
@@ -145,7 +156,6 @@ class FolderCatalog:
 
     Attributes:
         path: As given.
-        on_damage: Told the file and the reason where one can't be read.
 
     Raises:
         CapsuleFolderError: It belongs to another user, or others may reach into it.
@@ -153,7 +163,6 @@ class FolderCatalog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.on_damage: Callable[[str, FlashrtError], None] = _ignore
         self._fd = private_folder.open_folder(path, create=True)
         try:
             # What lies in a folder that is not writable was not left by us.
@@ -221,8 +230,8 @@ class FolderCatalog:
             os.fsync(self._fd)
         return old
 
-    def manifests(self) -> tuple[Manifest, ...]:
-        """Return every manifest that can be read; the others go to :attr:`on_damage`."""
+    def manifests(self, on_damage: OnDamage = ignore_damage) -> tuple[Manifest, ...]:
+        """Return every manifest that can be read, by name; see :class:`Catalog`."""
         found = []
         for name in self._names():
             try:
@@ -230,7 +239,7 @@ class FolderCatalog:
             except CapsuleNotFoundError:
                 continue  # removed meanwhile
             except FlashrtError as error:
-                self.on_damage(private_folder.printable(name), error)
+                on_damage(private_folder.printable(name), error)
         return tuple(found)
 
     def close(self) -> None:
@@ -315,7 +324,3 @@ def _taken(name: str) -> CapsuleNameTakenError:
     return CapsuleNameTakenError(
         f"the episode name '{name}' is taken", fix="use replace, or another name"
     )
-
-
-def _ignore(name: str, error: FlashrtError) -> None:
-    """Say nothing."""

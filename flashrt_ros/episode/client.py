@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from types import TracebackType
 
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.episode.catalog import open_catalog
+from flashrt_ros.episode.catalog import OnDamage, ignore_damage, open_catalog
 from flashrt_ros.episode.coordinator import Episodes
 from flashrt_ros.episode.engine_part import PLANNER, POLICY, EnginePart
-from flashrt_ros.episode.manifest import Manifest
+from flashrt_ros.episode.manifest import Manifest, Part
 from flashrt_ros.episode.participant import Participant
 
 
@@ -86,13 +86,13 @@ class EpisodeClient:
         """
         return self._episodes.restore(name)
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str) -> tuple[Part, ...]:
         """Forget an episode and its capsules; see ``Episodes.drop``."""
-        self._episodes.drop(name)
+        return self._episodes.drop(name)
 
-    def episodes(self) -> tuple[Manifest, ...]:
-        """Return every episode that can be read, by name."""
-        return self._episodes.manifests()
+    def episodes(self, on_damage: OnDamage = ignore_damage) -> tuple[Manifest, ...]:
+        """Return every episode that can be read, by name; see ``Catalog.manifests``."""
+        return self._episodes.manifests(on_damage)
 
     def close(self) -> None:
         """Let go of the folder; connections and episodes stay. Idempotent."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from flashrt_ros.episode.catalog import Catalog
+from flashrt_ros.episode.catalog import Catalog, OnDamage, ignore_damage
 from flashrt_ros.episode.manifest import Manifest, Part, check_episode_name, check_parts
 from flashrt_ros.episode.participant import Participant, Taking
 from flashrt_ros.errors import CapsuleNameTakenError, EpisodeError, FlashrtError
@@ -126,21 +126,26 @@ class Episodes:
         self._settle()
         return manifest
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str) -> tuple[Part, ...]:
         """Forget an episode and what its participants kept for it.
 
         The manifest goes first: what a participant that is not there kept is left to it.
+
+        Returns:
+            The parts of those participants that kept a capsule.
 
         Raises:
             CapsuleNotFoundError: There is no episode of this name.
         """
         manifest = self._catalog.remove(name)
-        if manifest is not None:
-            self._drop_parts(manifest)
+        if manifest is None:
+            return ()
+        self._drop_parts(manifest)
+        return tuple(p for p in manifest.parts if p.capsule_id and p.name not in self.names)
 
-    def manifests(self) -> tuple[Manifest, ...]:
-        """Return every episode that can be read, by name."""
-        return self._catalog.manifests()
+    def manifests(self, on_damage: OnDamage = ignore_damage) -> tuple[Manifest, ...]:
+        """Return every episode that can be read, by name; see ``Catalog.manifests``."""
+        return self._catalog.manifests(on_damage)
 
     # inside ----------------------------------------------------------------------------------
 
@@ -200,7 +205,7 @@ class Episodes:
                     participant=name,
                     expected=", ".join(manifest.names),
                     found=", ".join(self.names),
-                    fix="start it, or take an episode without it",
+                    fix="start it and name it, or take an episode without it",
                 )
         for name in self.names:
             if name not in manifest.names:

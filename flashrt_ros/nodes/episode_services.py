@@ -10,7 +10,7 @@ from rclpy.client import Client
 from rclpy.node import Node
 
 from flashrt_ros.engine import protocol
-from flashrt_ros.episode.catalog import Catalog, FolderCatalog, MemoryCatalog, open_catalog
+from flashrt_ros.episode.catalog import Catalog, MemoryCatalog, open_catalog
 from flashrt_ros.episode.coordinator import Episodes
 from flashrt_ros.episode.engine_part import POLICY, EnginePart
 from flashrt_ros.episode.manifest import Manifest
@@ -137,9 +137,7 @@ class EpisodeServices:
             damaged.append(name)
 
         with self._catalog() as catalog:
-            if isinstance(catalog, FolderCatalog):
-                catalog.on_damage = note
-            manifests = catalog.manifests()
+            manifests = catalog.manifests(note)
         response.episodes = [
             episode_info(one) for one in manifests if one.env_index == request.env_index
         ]
@@ -147,7 +145,12 @@ class EpisodeServices:
 
     def _drop(self, request: DropEpisode.Request, response: DropEpisode.Response) -> None:
         with self._catalog() as catalog:
-            self._episodes(catalog, request.env_index).drop(request.name)
+            left = self._episodes(catalog, request.env_index).drop(request.name)
+        for part in left:
+            self._node.get_logger().warning(
+                f"participant '{part.name}' is not there: its capsule {part.capsule_id} of episode "
+                f"'{request.name}' stays"
+            )
 
     # inside ----------------------------------------------------------------------------------
 

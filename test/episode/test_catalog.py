@@ -129,8 +129,11 @@ def test_a_file_that_is_not_what_it_should_be_is_refused_and_the_rest_is_there(
         with pytest.raises(error):
             catalog.read("one")
         damaged: list[str] = []
-        catalog.on_damage = lambda name, _: damaged.append(name)
-        assert [one.name for one in catalog.manifests()] == ["other"]
+
+        def note(name: str, error: FlashrtError) -> None:
+            damaged.append(name)
+
+        assert [one.name for one in catalog.manifests(note)] == ["other"]
         assert damaged == ["one"]
         catalog.remove("one")
 
@@ -182,9 +185,12 @@ def test_what_is_no_file_is_no_episode(tmp_path: Path) -> None:
             file.truncate(1 << 32)
         (episodes / os.fsdecode(b"\xff" + SUFFIX.encode())).touch()
         damaged: list[str] = []
-        catalog.on_damage = lambda name, _: damaged.append(name)
+
+        def note(name: str, error: FlashrtError) -> None:
+            damaged.append(name)
+
         num_open = len(list(Path("/proc/self/fd").iterdir()))
-        assert [one.name for one in catalog.manifests()] == ["other"]
+        assert [one.name for one in catalog.manifests(note)] == ["other"]
         assert damaged == ["folder", "pipe", "vast", "\\xff"]
         with pytest.raises(CapsuleNotFoundError) as caught:
             catalog.read("none")

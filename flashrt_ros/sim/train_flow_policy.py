@@ -13,12 +13,12 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, smooth_l1_loss
 
@@ -36,6 +36,7 @@ from flashrt_ros.sim.camera import SceneCamera
 from flashrt_ros.sim.demonstrations import ChunkFormat, sample_demonstrations
 from flashrt_ros.sim.episodes import sample_blocks, sample_points
 from flashrt_ros.sim.expert import block_corners
+from flashrt_ros.sim.training import training_cost, training_progress
 
 ENCODER_BATCH = 64
 """Images in a step of the encoder's training."""
@@ -194,25 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         expert_steps=options.expert_steps,
     )
     began = time.monotonic()
-    with Progress(
-        TextColumn("{task.description:>14}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    ) as progress:
+    with training_progress() as progress:
         policy = train(plan, progress)
-    figures = {
-        "seed": plan.seed,
-        "num_images": plan.num_images,
-        "encoder_steps": plan.encoder_steps,
-        "num_demonstrations": plan.num_demonstrations,
-        "expert_steps": plan.expert_steps,
-        "threads": options.threads,
-        "seconds": round(time.monotonic() - began),
-        "cpu_seconds": round(time.process_time()),
-        "torch": torch.__version__,
-    }
+    figures = {**asdict(plan), "threads": options.threads, **training_cost(began)}
     policy.save(options.out, figures)
     print(f"wrote {options.out}: {figures}")
     return 0

@@ -23,7 +23,7 @@ from random import Random
 
 import safetensors.torch
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -35,6 +35,7 @@ from flashrt_ros.sim.instructions import FAMILIES, Turn, sample_turn
 from flashrt_ros.sim.outside import sample_outside
 from flashrt_ros.sim.planner_network import PlannerNetwork
 from flashrt_ros.sim.planner_tokenizer import END, VOCAB_SIZE, train_tokenizer
+from flashrt_ros.sim.training import training_cost, training_progress
 
 CONFIG: Mapping[str, object] = {
     "model_type": "qwen3_5_text",
@@ -319,22 +320,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outside=options.outside,
     )
     began = time.monotonic()
-    with Progress(
-        TextColumn("{task.description:>14}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} loss {task.fields[loss]:.4f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    ) as progress:
+    with training_progress(" loss {task.fields[loss]:.4f}") as progress:
         trained = train(plan, progress, options.start)
     figures = {
         **asdict(plan),
         **({"start": _digest(options.start)} if options.start is not None else {}),
         "threads": options.threads,
         "loss": round(trained.loss, 6),
-        "seconds": round(time.monotonic() - began),
-        "cpu_seconds": round(time.process_time()),
-        "torch": torch.__version__,
+        **training_cost(began),
     }
     trained.save(options.out, figures)
     print(f"wrote {options.out}: {figures}")

@@ -42,7 +42,7 @@ _ASKED = st.tuples(st.sampled_from(["planner", "policy"]), _ONE)
 
 
 def planning(base: type[MinimalPolicy]) -> type[MinimalPolicy]:
-    """Return a model that leaves the end of each chunk for other models."""
+    """Return a model that leaves the end of each chunk, in range, for other models."""
     outlet = OutletSpec(replace(GOAL, name="latent"), num_rows=NUM_ROWS)
 
     class Planner(base):  # type: ignore[misc, valid-type]
@@ -60,7 +60,7 @@ def planning(base: type[MinimalPolicy]) -> type[MinimalPolicy]:
 
             def commit_and_leave(buffers: Buffers, slots: Slots) -> None:
                 commit(buffers, slots)
-                outlet.write(buffers, "values", buffers["path"][-1])
+                outlet.write(buffers, "values", buffers["path"][-1].clamp(-1.0, 1.0))
 
             return {**programs, plan.commit: commit_and_leave}
 

@@ -110,7 +110,7 @@ class CapsuleFolder:
             except CapsuleNotFoundError:
                 continue  # removed meanwhile
             except FlashrtError as error:
-                damaged.append((name, str(error)))
+                damaged.append((private_folder.printable(name), str(error)))
         return FolderListing(tuple(records), tuple(damaged))
 
     def find(self, key: str) -> CapsuleRecord:
@@ -381,7 +381,10 @@ class CapsuleFolder:
             names = ", ".join(record.file for record in records)
             raise CapsuleNotFoundError(
                 f"no file in {self.path} has the name '{key}', nor the capsule in one",
-                expected=", ".join(name.removesuffix(SUFFIX) for name in files) or "none",
+                expected=", ".join(
+                    private_folder.printable(name.removesuffix(SUFFIX)) for name in files
+                )
+                or "none",
                 found=f"several with that capsule: {names}" if records else None,
                 fix="name the file" if records else None,
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from flashrt_ros.capsule.capsule import check_name
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.folder import CapsuleFolder
 from flashrt_ros.capsule.transfer import export_capsule, import_capsule, inspect_file
@@ -72,13 +73,22 @@ def export(client: EngineClient, arguments: argparse.Namespace) -> Answer:
 
 
 def import_(client: EngineClient, arguments: argparse.Namespace) -> Answer:
-    """Copy a file from anywhere into the engine's folder, and load it."""
+    """Copy a file from anywhere into the engine's folder, and load it; refused, it leaves none."""
     with _folder(client, arguments) as folder:
-        record = import_capsule(
-            arguments.path, folder, file=arguments.file, replace=arguments.replace
-        )
-    arguments.file = record.file
-    return load(client, arguments)
+        record = inspect_file(arguments.path)
+        stem = arguments.file or record.name or record.id
+        check_name(stem)
+        if not arguments.replace:
+            folder.require_free(stem, record.id)
+        # Under a name of its own first: what the engine refuses replaces nothing.
+        trial = arguments.file = f"import-{os.getpid()}-{time.monotonic_ns()}"
+        import_capsule(arguments.path, folder, file=trial)
+        try:
+            answer = load(client, arguments)
+            import_capsule(arguments.path, folder, file=stem, replace=arguments.replace)
+        finally:
+            folder.remove(trial)
+    return answer
 
 
 def explain(client: EngineClient, arguments: argparse.Namespace) -> Answer:

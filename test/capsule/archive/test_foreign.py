@@ -18,7 +18,12 @@ from flashrt_ros.capsule.archive_format import MAGIC
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.folder import CapsuleFolder
 from flashrt_ros.capsule.record import layout_rows
-from flashrt_ros.errors import CapsuleArchiveError, FingerprintMismatchError, SpecError
+from flashrt_ros.errors import (
+    CapsuleArchiveError,
+    CapsuleNotFoundError,
+    FingerprintMismatchError,
+    SpecError,
+)
 from flashrt_ros.runtime.spec import ArenaLayout, BufferSpec, Role
 
 if TYPE_CHECKING:
@@ -171,3 +176,12 @@ def test_a_destination_that_is_too_small_is_refused(
     with pytest.raises(SpecError, match=str(record.num_bytes)):
         folder.read_into("home", None, None, memoryview(destination))
     assert not any(destination)
+
+
+def test_a_name_that_is_no_text_can_be_told_of(folder: CapsuleFolder, samples: Samples) -> None:
+    samples.save(folder)
+    (folder.path / os.fsdecode(b"\xff.capsule")).write_bytes(b"")
+    assert [name for name, _ in folder.damaged] == [r"\xff.capsule"]
+    with pytest.raises(CapsuleNotFoundError, match="expected home, ") as caught:
+        folder.find("none")
+    assert str(caught.value).encode()  # as it goes over the wire

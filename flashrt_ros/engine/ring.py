@@ -58,6 +58,8 @@ class WriterRing:
         memory: The pages. Hand ``memory.fd`` over, then close ``memory``: the
             engine's mapping does not need it.
         is_open: False once ``Channel.close_ring`` was called.
+        num_stale: Of several engines that read the channel, how many refused the last commit
+            because it was loaned before their barrier, while others took it.
         states: Of the ring's slots, who may touch them.
     """
 
@@ -75,6 +77,7 @@ class WriterRing:
         self.first_slot = index * channel.spec.num_ring_slots_padded
         self.memory = memory
         self.is_open = True
+        self.num_stale = 0
         self.states = [SlotState.FREE] * channel.spec.num_ring_slots_padded
         self._free = deque(range(channel.spec.num_ring_slots))
         self._tickets = tickets

@@ -228,13 +228,15 @@ class Session:
             source_sequence=request.source_sequence,
             lifetime_ns=request.lifetime_ns,
         )
-        next_slot, next_ticket = -1, 0
+        num_stale, next_slot, next_ticket = ring.num_stale, -1, 0
         if request.loan_next:
             try:
                 next_slot, next_ticket, generation = engine.loan(ring)
             except NoFreeSlotError:
                 logger.debug("%s finds no free slot after its commit", self.connection)
-        return protocol.Committed(request.rid, sequence, generation, next_slot, next_ticket)
+        return protocol.Committed(
+            request.rid, sequence, generation, next_slot, next_ticket, num_stale
+        )
 
     def _return(self, request: protocol.Return) -> protocol.Ack:
         self._engine.return_loan(self._ring(request.writer), request.slot, request.ticket)

@@ -21,6 +21,7 @@ from flashrt_ros.errors import (
     BusyError,
     ConfigError,
     FlashrtError,
+    StaleGenerationError,
     UnknownEnvironmentError,
 )
 from flashrt_ros.runtime.spec import ChannelSpec
@@ -95,6 +96,7 @@ class SharedRing(WriterRing):
         if refusals and not found:
             raise refusals.get(via) or next(iter(refusals.values()))
         self.takers = tuple(found)
+        self.num_stale = sum(isinstance(one, StaleGenerationError) for one in refusals.values())
 
 
 class SharedChannel(Channel):

@@ -15,7 +15,12 @@ import numpy.typing as npt
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.payload import check_payload, field_views, write_payload
-from flashrt_ros.errors import LoanError, StaleGenerationError
+from flashrt_ros.errors import (
+    LoanError,
+    NoFreeSlotError,
+    StaleGenerationError,
+    StaleStampError,
+)
 
 
 class WriterPort(Protocol):
@@ -245,7 +250,8 @@ class Writer:
     ) -> int:
         """Validate, write and hand over in one call; takes the next slot along.
 
-        A loan that a reset, restore or interrupt made stale is replaced once.
+        A loan that a reset, restore or interrupt made stale is replaced once, of several
+        engines that share the channel also where one alone refuses it.
 
         Args:
             stamp_ns: When the payload was true, on the writer's clock.
@@ -261,25 +267,21 @@ class Writer:
             StaleGenerationError: A second reset came between.
             FlashrtError: As for :meth:`prepare`; nothing was handed over.
         """
-        for is_retry in (False, True):
-            prepared = self.prepare(
-                stamp_ns=stamp_ns,
-                source_sequence=source_sequence,
-                lifetime_ns=lifetime_ns,
-                **fields,
-            )
-            try:
-                return self.commit(
-                    prepared.loan,
-                    stamp_ns=stamp_ns,
-                    source_sequence=source_sequence,
-                    loan_next=True,
-                    lifetime_ns=lifetime_ns,
-                ).sequence
-            except StaleGenerationError:
-                if is_retry:
-                    raise
-        raise AssertionError("the loop returns or raises")
+        prepared = self.prepare(
+            stamp_ns=stamp_ns,
+            source_sequence=source_sequence,
+            lifetime_ns=lifetime_ns,
+            **fields,
+        )
+        try:
+            committed = self._commit(prepared)
+        except StaleGenerationError:
+            return self._commit(self.renew(prepared)).sequence
+        if committed.num_stale:
+            # the others have it already, whatever becomes of this
+            with contextlib.suppress(NoFreeSlotError, StaleGenerationError, StaleStampError):
+                committed = self._commit(self.renew(prepared))
+        return committed.sequence
 
     # end -------------------------------------------------------------------------------------
 
@@ -322,6 +324,15 @@ class Writer:
         if self._memory is None:
             raise LoanError(f"the writer of channel '{self.channel.name}' is closed")
         return self._memory
+
+    def _commit(self, prepared: Prepared) -> protocol.Committed:
+        return self.commit(
+            prepared.loan,
+            stamp_ns=prepared.stamp_ns,
+            source_sequence=prepared.source_sequence,
+            loan_next=True,
+            lifetime_ns=prepared.lifetime_ns,
+        )
 
     def _view(self, slot: int, ticket: int, generation: int) -> Loan:
         start = slot * self.channel.slot_bytes

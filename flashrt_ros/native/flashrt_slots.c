@@ -260,7 +260,7 @@ int flashrt_check(const flashrt_writer *writer, flashrt_error *error)
 }
 
 static int hand_over(flashrt_writer *writer, int64_t stamp_ns, uint64_t source_sequence,
-                     bool loan_next, uint64_t *sequence, flashrt_error *error)
+                     bool loan_next, uint64_t *sequence, bool *is_stale, flashrt_error *error)
 {
   fr_reader reply;
   fr_writer request = fr_begin(writer->client, FR_COMMIT, 7);
@@ -279,6 +279,7 @@ static int hand_over(flashrt_writer *writer, int64_t stamp_ns, uint64_t source_s
   fr_read_u64(&reply, UINT64_MAX); /* generation */
   int64_t next_slot = fr_read_i64(&reply);
   uint64_t next_ticket = fr_read_u64(&reply, UINT64_MAX);
+  *is_stale = fr_read_u64(&reply, UINT64_MAX) > 0;
   if (reply.is_bad || next_slot < -1 || (next_slot >= 0 && !loan_next))
     return bad_reply(writer, error);
   if (sequence)
@@ -306,16 +307,23 @@ int flashrt_commit(flashrt_writer *writer, int64_t stamp_ns, uint64_t source_seq
   if (code)
     return code;
   const uint8_t *stale = slot_memory(writer);
-  code = hand_over(writer, stamp_ns, source_sequence, loan_next, sequence, error);
-  if (code != FLASHRT_STALE_GENERATION || (flags & FLASHRT_NO_RENEW))
+  bool is_stale = false;
+  code = hand_over(writer, stamp_ns, source_sequence, loan_next, sequence, &is_stale, error);
+  /* Of engines that share the channel one alone may find it stale; the others have it then. */
+  bool is_taken = !code;
+  bool renews = is_taken ? is_stale : code == FLASHRT_STALE_GENERATION;
+  if (!renews || (flags & FLASHRT_NO_RENEW))
     return code;
   code = flashrt_loan(writer, error);
-  if (code)
-    return code;
-  /* No other writer has this ring, so the old slot still holds what was written. */
-  if (slot_memory(writer) != stale)
-    memcpy(slot_memory(writer), stale, writer->channel.slot_bytes);
-  return hand_over(writer, stamp_ns, source_sequence, loan_next, sequence, error);
+  if (!code) {
+    /* No other writer has this ring, so the old slot still holds what was written. */
+    if (slot_memory(writer) != stale)
+      memcpy(slot_memory(writer), stale, writer->channel.slot_bytes);
+    code = hand_over(writer, stamp_ns, source_sequence, loan_next, sequence, &is_stale, error);
+  }
+  bool is_refused = code == FLASHRT_NO_FREE_SLOT || code == FLASHRT_STALE_GENERATION ||
+                    code == FLASHRT_STALE_STAMP;
+  return is_taken && is_refused ? FLASHRT_OK : code;
 }
 
 int flashrt_return_loan(flashrt_writer *writer, flashrt_error *error)

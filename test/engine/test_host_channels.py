@@ -75,6 +75,25 @@ def test_a_goal_for_one_is_one_for_both(connect: Callable[..., Any], device: str
         assert client.step().chunks[0].provenance.goal_stamp_ns == 2
 
 
+def test_a_goal_written_after_a_reset_of_either_reaches_both(connect: Callable[..., Any]) -> None:
+    """Though its writer took the slot along with the goal before."""
+    names = [f"tests/renewed/{os.getpid()}/{number}" for number in range(2)]
+    one, two = connect(*({"name": name, "shared_channels": ["goal"]} for name in names))
+    writer = one.open_writer("goal")
+    writer.write(stamp_ns=1, values=[0.5, -0.5])
+    two.reset()
+    loan = writer.loan()
+    loan.fields["values"][:] = 0.25, 0.25
+    by_hand = writer.commit(loan, stamp_ns=2, loan_next=True)  # the control: one does without
+    assert by_hand.num_stale == 1
+    assert [client.status().waiting_for for client in (one, two)] == ["", "goal"]
+    two.reset()
+    assert writer.write(stamp_ns=3, values=[-0.5, 0.5]) == by_hand.sequence + 2
+    two.open_writer("observation").write(stamp_ns=2, position=[0.1, 0.2])
+    made = [client.step().chunks[0] for client in (one, two)]
+    assert [chunk.provenance.goal_stamp_ns for chunk in made] == [3, 3]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_goal_is_what_another_engine_left(connect: Callable[..., Any], device: str) -> None:
     names = [f"tests/fed/{os.getpid()}/{device}/{number}" for number in range(2)]

@@ -198,6 +198,7 @@ class History(RuleBasedStateMachine):
             assert not any(admitted)
             ring.return_loan(slot, ticket)
             return
+        assert ring.num_stale == admitted.count(False)
         for index, is_admitted in enumerate(admitted):
             if is_admitted:
                 self.newest[index] = text

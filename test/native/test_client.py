@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import subprocess
@@ -251,6 +252,30 @@ def test_a_loan_from_before_a_reset_is_renewed_once(
     assert talker.refused("commit 399 1 0").startswith("STALE_STAMP ")
     talker.ask("set values 0 0")
     talker.ask("commit 400 1 0")
+
+
+def test_a_loan_that_one_of_two_engines_finds_stale_is_renewed(
+    start_talker: Any, start_engine: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "second.json"
+    other = f"native/{os.getpid()}/{tmp_path.name}"
+    shared = {"model": "minimal", "shared_channels": ["goal"], "test_hooks": True}
+    file.write_text(json.dumps({**shared, "name": other}))
+    engine = start_engine(("--config", str(file)), **shared)
+    with engine.client() as one, EngineClient(other, timeout_s=WAIT_S) as two:
+        for client in (one, two):
+            client.activate(tick_source="step")
+        talker = start_talker(engine.name)
+        talker.ask("open goal 0")
+        talker.ask("set values 0.5 0.5")
+        two.reset()
+        talker.ask("commit 1 1 2")  # the control: the first has it, and the second does not
+        talker.ask("set values 0.25 0.5")
+        assert (one.status().waiting_for, two.status().waiting_for) == ("observation", "goal")
+        two.reset()
+        talker.ask("commit 2 2 0")
+        assert [client.status().waiting_for for client in (one, two)] == ["observation"] * 2
+        assert stepped_after(one, 3) == stepped_after(two, 3)
 
 
 def stepped_after(client: EngineClient, stamp_ns: int) -> bytes:

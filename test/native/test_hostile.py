@@ -44,7 +44,7 @@ GENUINE = (
     protocol.Welcome(1, VERSION, "liar", 9, MODEL),
     protocol.WriterOpened(2, 0, GOAL, 0, 0, 5, 6),
     protocol.Loaned(3, 1, 70, 2),
-    protocol.Committed(4, 1, 2, 2, 71),
+    protocol.Committed(4, 1, 2, 2, 71, 0),
     protocol.Subscribed(5, 4096, 4),
     output(0, bytes(8)),
     output(1, b"", slot=3),

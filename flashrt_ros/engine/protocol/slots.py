@@ -78,7 +78,9 @@ class Loaned(msgspec.Struct, array_like=True, tag=68, frozen=True):
 class Committed(msgspec.Struct, array_like=True, tag=69, frozen=True):
     """``sequence`` is the engine's number of the commit, per channel and environment.
 
-    ``next_slot`` is -1 when none was asked for or none was free.
+    ``next_slot`` is -1 when none was asked for or none was free. ``num_stale`` counts the
+    engines that read the channel too and did without, because the slot was loaned before their
+    last reset: the payload reaches them if it is committed again.
     """
 
     rid: int
@@ -86,3 +88,4 @@ class Committed(msgspec.Struct, array_like=True, tag=69, frozen=True):
     generation: int
     next_slot: int
     next_ticket: int
+    num_stale: int = 0

@@ -235,8 +235,9 @@ enum {
 /* Check the slot on loan, hand it over, and borrow the next one.
  *
  * A loan that a reset, restore or interrupt made stale is replaced once: the payload is copied
- * into a slot borrowed now. A payload that is refused by the check stays on loan; whatever the
- * engine answers, the slot is not this writer's any more.
+ * into a slot borrowed now; of several engines that share the channel also where one alone
+ * refuses it. A payload that is refused by the check stays on loan; whatever the engine answers,
+ * the slot is not this writer's any more.
  *
  * stamp_ns         when the payload was true, on the writer's clock
  * source_sequence  the writer's own number, given back with what was made from it

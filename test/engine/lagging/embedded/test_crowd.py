@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.ring import SlotState
 from flashrt_ros.engine.shared import SharedChannel
-from flashrt_ros.errors import FlashrtError, LoanError
+from flashrt_ros.errors import FlashrtError
 from flashrt_ros.models.minimal import MinimalPolicy
 from test.engine.lagging.embedded.test_fed import planning
 from test.engine.lagging.embedded.test_sharing import Ledger

@@ -36,7 +36,6 @@ PATH_COLOURS = ("#a9c8ee", "#3f86d8", "#123a78")
 """From the beginning of a path to its end."""
 
 COLOUR: dict[MomentKind, str] = {
-    """By what happened."""
     "reset": FAINT,
     "interrupt": INTERRUPT,
     "resume": RESUME,
@@ -44,6 +43,8 @@ COLOUR: dict[MomentKind, str] = {
     "select": BRANCH,
     "words": INK,
 }
+"""By what happened."""
+
 Corner = Literal["upper left", "upper right", "lower left", "lower right"]
 """Corner of the picture that a legend or an inset may take."""
 
@@ -51,7 +52,6 @@ _SMALLEST_M = 0.006  # half the width of what is magnified
 _INSET = 0.34  # of the table
 
 MARKER: dict[MomentKind, str] = {
-    """By what happened, as matplotlib names them."""
     "reset": "o",
     "interrupt": "X",
     "resume": "D",
@@ -59,6 +59,7 @@ MARKER: dict[MomentKind, str] = {
     "select": "s",
     "words": "P",
 }
+"""By what happened, as matplotlib names them."""
 
 
 def episode(axes: Axes, trace: EpisodeTrace, *, is_small: bool) -> None:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from flashrt_ros.demo.report import host
-from flashrt_ros.demo.trace import EpisodeTrace
+from flashrt_ros.demo.trace import EpisodeTrace, MomentKind
 
 pytest.importorskip("matplotlib", reason="the extra 'demo' draws the picture")
 
@@ -16,6 +16,12 @@ FIGURES: dict[str, Any] = {
     "ping_us": {"p50": 30.0, "p99": 90.0},
     "reset_service_us": {"p50": 900.0, "p99": 2_500.0},
 }
+
+
+def test_every_kind_of_moment_has_a_colour_and_a_marker() -> None:
+    from flashrt_ros.demo.drawing import COLOUR, MARKER
+
+    assert set(COLOUR) == set(MARKER) == set(get_args(MomentKind))
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 25])

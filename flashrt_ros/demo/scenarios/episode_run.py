@@ -57,6 +57,9 @@ class EpisodeRun:
         seed: Of the episode; the policy's noise is seeded with it too.
     """
 
+    _origin_ns: int
+    _follower: Follower  # both from begin on
+
     def __init__(self, scene: Scene, index: int, seed: int) -> None:
         self._scene = scene
         self.episode = sample_episode(seed)

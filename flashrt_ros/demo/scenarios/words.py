@@ -74,6 +74,9 @@ class WordsRun:
         scene: The demo's.
     """
 
+    _origin_ns: int
+    _follower: Follower  # both from begin on
+
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._news, self._witness = scene.stage.news, scene.witness

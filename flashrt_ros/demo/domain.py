@@ -6,14 +6,34 @@ import fcntl
 import os
 import random
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from flashrt_ros.demo.waiting import ScenarioError
 
 DOMAINS = range(1, 102)
 """Above, the ports of a domain reach into the range that Linux gives to clients."""
+
+_DOMAIN, _RANGE = "ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"
+
+
+@contextmanager
+def ros_domain() -> Iterator[None]:
+    """Have a ROS domain of one's own on this machine, for this process and those it starts.
+
+    One that ``ROS_DOMAIN_ID`` names already stays, and so does a range of discovery. The
+    environment is put back at the end.
+
+    Raises:
+        ScenarioError: As :func:`own_domain`.
+    """
+    with ExitStack() as exits:
+        exits.callback(_put_back, {name: os.environ.get(name) for name in (_DOMAIN, _RANGE)})
+        if _DOMAIN not in os.environ:
+            os.environ[_DOMAIN] = str(exits.enter_context(own_domain()))
+        os.environ.setdefault(_RANGE, "LOCALHOST")
+        yield
 
 
 @contextmanager
@@ -39,3 +59,11 @@ def own_domain() -> Iterator[int]:
             yield domain
             return
     raise ScenarioError("every ROS domain of this machine is taken; set ROS_DOMAIN_ID")
+
+
+def _put_back(before: Mapping[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -20,7 +20,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import try_shutdown
 
 from flashrt_ros.demo.census import marked_processes
-from flashrt_ros.demo.domain import own_domain
+from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.demo.ear import Ear
 from flashrt_ros.demo.services import Services
 from flashrt_ros.demo.waiting import News, ScenarioError
@@ -177,9 +177,7 @@ class Stage:
 
     def _raise_curtain(self) -> None:
         exits = self._exits
-        if "ROS_DOMAIN_ID" not in os.environ:
-            os.environ["ROS_DOMAIN_ID"] = str(exits.enter_context(own_domain()))
-        os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        exits.enter_context(ros_domain())
         folder = exits.enter_context(run_folder())
         exits.callback(self._stop_crew)
         self._crew = self._hire(self._configuration, folder, self.log.append, self.marks)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _LOOK_S = 0.2
 
@@ -36,7 +36,7 @@ class News:
             yield
             self._changed.notify_all()
 
-    def wait(self, look: Callable[[], T | None], timeout_s: float, what: str) -> T:
+    def wait(self, look: Callable[[], _T | None], timeout_s: float, what: str) -> _T:
         """Return the first result of ``look`` that is neither None nor False.
 
         Args:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from flashrt_ros.demo import domain
@@ -20,3 +22,24 @@ def test_a_domain_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
     with domain.own_domain() as again:
         assert again == found
+
+
+def test_a_domain_stands_in_the_environment_until_it_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
+        monkeypatch.delenv(name)
+    with domain.ros_domain():
+        assert int(os.environ["ROS_DOMAIN_ID"]) in domain.DOMAINS
+        assert os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    assert "ROS_DOMAIN_ID" not in os.environ
+    assert "ROS_AUTOMATIC_DISCOVERY_RANGE" not in os.environ
+
+
+def test_a_domain_that_is_named_already_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROS_DOMAIN_ID", "7")
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "SUBNET")
+    for _ in range(2):
+        with domain.ros_domain():
+            assert os.environ["ROS_DOMAIN_ID"] == "7"
+            assert os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "SUBNET"

@@ -11,13 +11,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections import deque
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from flashrt_ros.engine import linux
+from flashrt_ros.engine.readable import Readable
 from flashrt_ros.engine.ring import SlotMeta, SlotState, WriterRing
 from flashrt_ros.engine.slots import SlotMemory
-from flashrt_ros.errors import LoanError, NoFreeSlotError, NoWriterRingError
+from flashrt_ros.errors import NoFreeSlotError, NoWriterRingError
 from flashrt_ros.runtime.spec import PAGE_BYTES, ChannelSpec, round_up
 
 __all__ = ["Channel", "SlotMeta", "SlotState", "WriterRing"]
@@ -33,7 +33,7 @@ class Locker(Protocol):
         """Unlock the range at an address; waits for the device."""
 
 
-class Channel:
+class Channel(Readable):
     """A channel of every environment: one address range that graphs read, and its slots.
 
     The range holds ``num_slots`` slots at a constant pitch and stays at one address from
@@ -62,6 +62,7 @@ class Channel:
         num_engine_slots: int = 0,
         locker: Locker | None = None,
     ) -> None:
+        super().__init__(num_environments)
         num_rings = spec.num_rings * num_environments
         num_own = num_engine_slots or spec.num_ring_slots * num_environments
         self._own_first = num_rings * spec.num_ring_slots_padded
@@ -71,17 +72,14 @@ class Channel:
         self.payload_bytes = spec.payload_bytes
         self.num_bytes = round_up((self._own_first + num_own) * spec.slot_bytes, PAGE_BYTES)
         self.num_slots = self.num_bytes // spec.slot_bytes
-        self.skipped = [0] * num_environments
-        """Per environment: committed slots replaced by newer ones before a latch."""
         self.reclaimed = [0] * num_environments
         """Per environment: loans taken back from writers that went away."""
         self.address = linux.map_private(self.num_bytes)
         self._is_closed = False
         self._rings: list[WriterRing | None] = [None] * num_rings
         self._own_free = deque(range(self._own_first, self._own_first + num_own))
-        self._references = [0] * self.num_slots
+        self._references: list[int] = [0] * self.num_slots
         self._metas = [SlotMeta()] * self.num_slots
-        self._pending: list[int | None] = [None] * num_environments
         self._sequences = [0] * num_environments
         self._tickets = itertools.count(1)
         self._locker = locker
@@ -92,13 +90,13 @@ class Channel:
 
     # what there is ---------------------------------------------------------------------------
 
-    def pending(self, env_index: int) -> int | None:
-        """Return the newest committed slot that no latch has taken yet, if there is one."""
-        return self._pending[env_index]
+    def is_own(self, slot: int) -> bool:
+        """Tell whether a slot is of the engine's own ring, which no writer has."""
+        return self._own_first <= slot < self.num_slots
 
     def state(self, slot: int) -> SlotState:
         """Say who may touch a slot; without a writer, a ring's slots are free."""
-        if slot >= self._own_first:
+        if self.is_own(slot):
             return SlotState.HELD if self._references[slot] else SlotState.FREE
         place, in_ring = divmod(slot, self.spec.num_ring_slots_padded)
         ring = self._rings[place]
@@ -180,37 +178,20 @@ class Channel:
     ) -> int:
         """Make a ring's slot the newest committed one; :meth:`WriterRing.commit` calls it."""
         env_index = ring.env_index
-        replaced = self._pending[env_index]
-        if replaced is not None:
-            self.skipped[env_index] += 1
-            self._free(replaced)
         index = ring.first_slot + slot
         sequence = self._sequences[env_index] + 1
         self._sequences[env_index] = sequence
         self._metas[index] = SlotMeta(
             sequence, source_sequence, stamp_ns, now_ns, generation, expires_ns
         )
-        self._pending[env_index] = index
+        self._put(env_index, index)
         return sequence
 
     # readers ---------------------------------------------------------------------------------
 
     def latch(self, env_index: int) -> int:
-        """Take the newest committed slot, held once for the caller.
-
-        The slot latched before stays held; release it once the last replay that read it
-        has completed.
-
-        Raises:
-            LoanError: Nothing is committed.
-        """
-        slot = self._pending[env_index]
-        if slot is None:
-            raise LoanError(
-                f"channel '{self.spec.name}' of environment {env_index} has nothing to latch",
-                expected="a committed slot",
-            )
-        self._pending[env_index] = None
+        """Take the newest committed slot, held once for the caller; see ``Readable.latch``."""
+        slot = self._take(env_index)
         ring = self._ring_of(slot)
         ring.states[slot - ring.first_slot] = SlotState.HELD
         self._references[slot] = 1
@@ -234,7 +215,7 @@ class Channel:
         self._check_held(slot)
         self._references[slot] -= 1
         if self._references[slot] == 0:
-            self._free(slot)
+            self._let_go(slot)
 
     def engine_slot(self, meta: SlotMeta) -> int:
         """Take a slot of the engine's own ring, for a restored goal; held once.
@@ -254,15 +235,6 @@ class Channel:
         self._metas[slot] = meta
         return slot
 
-    def drop_pending(self, env_index: int) -> bool:
-        """Discard the committed slot that no latch has taken; True if there was one."""
-        slot = self._pending[env_index]
-        if slot is None:
-            return False
-        self._pending[env_index] = None
-        self._free(slot)
-        return True
-
     def close(self) -> None:
         """Close every ring and unmap the range. Idempotent; no graph may run after it."""
         if self._is_closed:
@@ -277,17 +249,6 @@ class Channel:
         for address in tuple(self._locked):
             self._unlock(address)
         linux.unmap(self.address, self.num_bytes)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # inside ----------------------------------------------------------------------------------
 
@@ -334,20 +295,13 @@ class Channel:
     def _ring_address(self, index: int) -> int:
         return self.address + index * self.spec.ring_bytes
 
-    def _check_held(self, slot: int) -> None:
-        if not self._references[slot]:
-            raise LoanError(
-                f"slot {slot} of channel '{self.spec.name}' is not held",
-                found=self.state(slot).value,
-            )
-
     def _ring_of(self, slot: int) -> WriterRing:
         ring = self._rings[slot // self.spec.num_ring_slots_padded]
         assert ring is not None
         return ring
 
-    def _free(self, slot: int) -> None:
-        if slot >= self._own_first:
+    def _let_go(self, slot: int) -> None:
+        if self.is_own(slot):
             self._own_free.append(slot)
             return
         ring = self._ring_of(slot)

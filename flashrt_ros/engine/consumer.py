@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Union
+from typing import TYPE_CHECKING, Protocol
 
-from flashrt_ros.engine.channels import Channel
+from flashrt_ros.engine.readable import Readable
 from flashrt_ros.engine.ring import SlotMeta, SlotState, WriterRing
-from flashrt_ros.errors import LoanError, NoFreeSlotError
+from flashrt_ros.errors import NoFreeSlotError
 
 if TYPE_CHECKING:
     from flashrt_ros.engine.shared import SharedChannel
-
-Readable = Union[Channel, "Consumer"]
-"""What an engine reads: a channel of its own, or its end of a shared one."""
 
 
 class Reader(Protocol):
@@ -36,7 +32,7 @@ class Reader(Protocol):
         """Give the slots back that nothing reads any more."""
 
 
-class Consumer:
+class Consumer(Readable):
     """One engine's end of a shared channel: what ``Latches`` needs of a channel.
 
     Slots are counted as in the channel. What others hold of a slot does not concern it.
@@ -48,6 +44,7 @@ class Consumer:
     """
 
     def __init__(self, channel: SharedChannel, reader: Reader, num_environments: int) -> None:
+        super().__init__(num_environments)
         self.channel = channel
         self.reader = reader
         self.num_environments = num_environments
@@ -56,20 +53,12 @@ class Consumer:
         self.num_slots = channel.num_slots
         self.slot_bytes = channel.slot_bytes
         self.payload_bytes = channel.payload_bytes
-        self.skipped = [0] * num_environments
-        """Per environment: committed slots replaced by newer ones before a latch."""
-        self._pending: list[int | None] = [None] * num_environments
         self._references: Counter[int] = Counter()
         self._metas: dict[int, SlotMeta] = {}
-        self._own: set[int] = set()
         self._rings: deque[WriterRing] = deque()
         self._is_closed = False
 
     # what there is ---------------------------------------------------------------------------
-
-    def pending(self, env_index: int) -> int | None:
-        """Return the newest slot offered that no latch has taken yet, if there is one."""
-        return self._pending[env_index]
 
     def meta(self, slot: int) -> SlotMeta:
         """Return what came with the slot's last commit; its age counts on this engine's clock."""
@@ -84,10 +73,6 @@ class Consumer:
     def slot_address(self, slot: int) -> int:
         """Return the address of a slot's first byte; the same for every consumer."""
         return self.channel.slot_address(slot)
-
-    def num_held(self) -> int:
-        """Return how many slots it holds, the pending ones included."""
-        return len(+self._references) + sum(slot is not None for slot in self._pending)
 
     # writers ---------------------------------------------------------------------------------
 
@@ -108,9 +93,7 @@ class Consumer:
 
     def offer(self, env_index: int, slot: int, meta: SlotMeta) -> None:
         """Take a slot, held once for this call, as the newest; what it replaces goes back."""
-        if self.drop_pending(env_index):
-            self.skipped[env_index] += 1
-        self._pending[env_index] = slot
+        self._put(env_index, slot)
         self._metas[slot] = SlotMeta(
             meta.sequence,
             meta.source_sequence,
@@ -123,18 +106,8 @@ class Consumer:
     # readers ---------------------------------------------------------------------------------
 
     def latch(self, env_index: int) -> int:
-        """Take the newest slot, held once for the caller.
-
-        Raises:
-            LoanError: There is none.
-        """
-        slot = self._pending[env_index]
-        if slot is None:
-            raise LoanError(
-                f"channel '{self.spec.name}' of environment {env_index} has nothing to latch",
-                expected="a committed slot",
-            )
-        self._pending[env_index] = None
+        """Take the newest slot, held once for the caller; see ``Readable.latch``."""
+        slot = self._take(env_index)
         self._references[slot] += 1
         return slot
 
@@ -158,7 +131,6 @@ class Consumer:
         self._references[slot] -= 1
         if not self._references[slot]:
             del self._references[slot]
-            self._own.discard(slot)
         self._let_go(slot)
 
     def engine_slot(self, meta: SlotMeta) -> int:
@@ -167,25 +139,15 @@ class Consumer:
         Raises:
             NoFreeSlotError: All are held.
         """
-        if len(self._own) >= self.channel.num_consumer_slots:
+        if sum(map(self.channel.is_own, self._references)) >= self.channel.num_consumer_slots:
             raise NoFreeSlotError(
                 f"the engine's own part of channel '{self.spec.name}' has no free slot",
                 fix="release branches",
             )
         slot = self.channel.engine_slot(meta)
-        self._own.add(slot)
         self._references[slot] = 1
         self._metas[slot] = meta
         return slot
-
-    def drop_pending(self, env_index: int) -> bool:
-        """Discard the slot that no latch has taken; True if there was one."""
-        slot = self._pending[env_index]
-        if slot is None:
-            return False
-        self._pending[env_index] = None
-        self._let_go(slot)
-        return True
 
     def close(self) -> None:
         """Give back what it holds, and leave the channel. Idempotent.
@@ -203,17 +165,6 @@ class Consumer:
             self.release(slot)
         self.channel.detach(self)
 
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # inside ----------------------------------------------------------------------------------
 
     def _hold(self, slot: int) -> None:
@@ -221,10 +172,3 @@ class Consumer:
 
     def _let_go(self, slot: int) -> None:
         self.channel.release(slot)
-
-    def _check_held(self, slot: int) -> None:
-        if not self._references[slot]:
-            raise LoanError(
-                f"slot {slot} of channel '{self.spec.name}' is not held",
-                found=self.state(slot).value,
-            )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flashrt_ros.engine.consumer import Readable
 from flashrt_ros.engine.fed import FedConsumer
+from flashrt_ros.engine.readable import Readable
 from flashrt_ros.engine.ring import SlotMeta
 from flashrt_ros.engine.timeline import Branch, Environment, Timeline
 from flashrt_ros.errors import UnknownChannelError

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from flashrt_ros.engine.ages import end_of_life
 from flashrt_ros.engine.barriers import Barriers
 from flashrt_ros.engine.channels import WriterRing
-from flashrt_ros.engine.consumer import Readable
 from flashrt_ros.engine.inbox import Inbox
+from flashrt_ros.engine.readable import Readable
 from flashrt_ros.engine.shared import SharedRing
 from flashrt_ros.engine.timeline import Environment
 from flashrt_ros.errors import FlashrtError, LoanError
@@ -195,6 +195,11 @@ class Intake(Inbox):
         """Refuse goals stamped before these from now on, by channel."""
         for name, stamp_ns in bounds.items():
             self._barriers.set_stamp(env.env_index, name, stamp_ns)
+
+    def let_any_stamp_in(self, env: Environment) -> None:
+        """Refuse nothing for its stamp from now on: the writers' clock was set back."""
+        for name in (*self._observations, *self._goals):
+            self._barriers.set_stamp(env.env_index, name, 0)
 
 
 def _do_nothing() -> None:

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import torch
 
-from flashrt_ros.engine.consumer import Readable
 from flashrt_ros.engine.intake import Intake
 from flashrt_ros.engine.opening import check_names, open_channels
 from flashrt_ros.engine.outlet import Outlet
+from flashrt_ros.engine.readable import Readable
 from flashrt_ros.engine.ring import SlotMeta
 from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.engine.staging import Staging

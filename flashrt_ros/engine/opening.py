@@ -8,9 +8,10 @@ from contextlib import ExitStack
 import torch
 
 from flashrt_ros.engine.channels import Channel, Locker
-from flashrt_ros.engine.consumer import Readable, Reader
+from flashrt_ros.engine.consumer import Reader
 from flashrt_ros.engine.fed import FedConsumer
 from flashrt_ros.engine.outlet import Outlet
+from flashrt_ros.engine.readable import Readable
 from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.errors import UnknownChannelError
 from flashrt_ros.runtime.spec import ChannelSpec

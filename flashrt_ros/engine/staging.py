@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 import torch
 
-from flashrt_ros.engine.consumer import Readable
 from flashrt_ros.engine.fed import FedConsumer
 from flashrt_ros.engine.feeding import fed_name
+from flashrt_ros.engine.readable import Readable
 from flashrt_ros.runtime.backend import Backend
 
 

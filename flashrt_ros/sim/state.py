@@ -72,6 +72,9 @@ class SimPart:
             same as what follows when it is put back, whatever the solver had cached.
         put: Takes a state over; nothing is published.
         go_on: Called when time runs again, with whether a state was put.
+
+    Attributes:
+        is_held: Whether time stands still.
     """
 
     name = NAME

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -26,7 +27,7 @@ def export_capsule(
         folder: Where it is.
         key: As ``CapsuleFolder.find``.
         path: The new file. Nothing appears there unless the copy is whole.
-        replace: Overwrite a file that is there.
+        replace: Overwrite a file or link that is there; never a device, pipe, socket or folder.
 
     Returns:
         What the file says about its capsule.
@@ -36,15 +37,12 @@ def export_capsule(
         CapsuleNameTakenError: There is a file already; it is untouched.
         CapsuleArchiveError: The capsule's file is damaged; nothing was made.
         CapsuleDiskFullError: There is no room; nothing was made.
-        CapsuleFolderError: The kernel refuses; nothing was made.
+        CapsuleFolderError: The kernel refuses, or what is there is no file; nothing was made.
     """
     with folder.open_reader(key) as reader, _parent_of(path) as parent_fd:
 
         def check() -> None:
-            if not replace and os.access(path.name, os.F_OK, dir_fd=parent_fd):
-                raise CapsuleNameTakenError(
-                    f"{path} is there already", fix="use replace, or another path"
-                )
+            _check_replaceable(path, parent_fd, replace=replace)
 
         check()
         with PendingFile(
@@ -139,6 +137,23 @@ def _parent_of(path: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _check_replaceable(path: Path, parent_fd: int, *, replace: bool) -> None:
+    """Refuse a path that is taken; not even on request does a file take a device's place."""
+    try:
+        mode = os.stat(path.name, dir_fd=parent_fd, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if not replace:
+        raise CapsuleNameTakenError(f"{path} is there already", fix="use replace, or another path")
+    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        raise CapsuleFolderError(
+            f"{path} can't be replaced",
+            expected="a file",
+            found=stat.filemode(mode),
+            fix="name another path",
+        )
 
 
 def _copy(reader: ArchiveReader, file: PendingFile) -> None:

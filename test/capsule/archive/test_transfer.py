@@ -107,3 +107,28 @@ def test_what_is_no_file_is_refused(
     export_capsule(folder, "home", tmp_path / "moved")
     with pytest.raises(CapsuleNameError):
         import_capsule(tmp_path / "moved", folder, file="../up")
+
+
+def test_what_is_no_file_is_never_replaced(
+    folder: CapsuleFolder, samples: Samples, tmp_path: Path
+) -> None:
+    """As root one could put a file in the place of ``/dev/null``."""
+    samples.save(folder)
+    pipe, place, link = tmp_path / "pipe", tmp_path / "place", tmp_path / "link"
+    os.mkfifo(pipe)
+    place.mkdir()
+    link.symlink_to(tmp_path / "nowhere")
+    for path in (pipe, place, link):
+        with pytest.raises(CapsuleNameTakenError):
+            export_capsule(folder, "home", path)
+    for path in (pipe, place):
+        with pytest.raises(CapsuleFolderError, match="can't be replaced"):
+            export_capsule(folder, "home", path, replace=True)
+    assert pipe.is_fifo()
+    assert place.is_dir()
+    assert link.is_symlink()
+    export_capsule(folder, "home", link, replace=True)
+    assert link.is_file()
+    assert not link.is_symlink()
+    assert not (tmp_path / "nowhere").exists()
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp-")]

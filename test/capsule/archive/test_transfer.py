@@ -100,7 +100,7 @@ def test_what_is_no_file_is_refused(
     samples.save(folder)
     with pytest.raises(CapsuleFolderError, match="No such file"):
         export_capsule(folder, "home", tmp_path / "none" / "moved")
-    with pytest.raises(CapsuleFolderError, match="directory"):
+    with pytest.raises(CapsuleFolderError, match="found drwx"):
         export_capsule(folder, "home", folder.path, replace=True)
     with pytest.raises(CapsuleNotFoundError):
         export_capsule(folder, "none", tmp_path / "moved")

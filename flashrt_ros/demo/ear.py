@@ -36,6 +36,9 @@ class Ear:
     Args:
         engine: Name of the engine.
         news: Told of each action.
+
+    Attributes:
+        actions: Every action heard, oldest first.
     """
 
     def __init__(self, engine: str, news: News) -> None:

@@ -22,6 +22,11 @@ class Judge:
         subgoal: Where the agent shall go, m.
         block: Pose of the T at the start.
         max_ticks: Ticks it may take.
+
+    Attributes:
+        ticks: Seen so far.
+        distance_m: From the agent to the subgoal at the last of them, m.
+        block_shift_m: How far the block was from where it began then, m.
     """
 
     def __init__(self, subgoal: Point, block: Pose, *, max_ticks: int = EPISODE_TICKS) -> None:

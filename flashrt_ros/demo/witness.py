@@ -128,6 +128,9 @@ class Witness(Node):
         refusals: What the policy node's diagnostics count, by ``"<source> <code name>"``.
         commands: Every command to the robot ever published, oldest first.
         status: The policy node's newest status.
+        images: Publisher of camera pictures, as the robot's.
+        joints: Publisher of joint states, as the robot's.
+        words: Publisher of instructions.
     """
 
     def __init__(self, news: News) -> None:

@@ -93,6 +93,12 @@ class Rig:
         num_lanes: Lanes to make; graphs are captured on the first and rebased.
         backend: Outlives the rig; None makes one on the CPU, which the rig owns.
 
+    Attributes:
+        layout: Of a lane.
+        slots: What programs read, by ``"channel.field"``.
+        programs: The model's, by key.
+        graphs: Captured from them.
+
     Raises:
         CaptureError: A program can't be captured; nothing of the rig is left.
         SpecError: The model's declarations are inconsistent.

@@ -146,6 +146,11 @@ class Walk:
         ordinal: Place in the history of the next plan.
         is_noise_fixed: Take noise from the history, whatever STATE says.
         observer: Told of every replay.
+
+    Attributes:
+        ordinal: Place in the history of the next plan.
+        noises: Noise of every plan begun, as bytes.
+        commits: Plans committed.
     """
 
     def __init__(

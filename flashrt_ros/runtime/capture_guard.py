@@ -151,6 +151,9 @@ class CaptureWatch:
     Args:
         key: Of the program under capture.
         fallback: ``file:line`` to name where no frame of the program is on the stack.
+
+    Attributes:
+        refusal: The first one, None for none.
     """
 
     def __init__(self, key: ShapeKey, fallback: str) -> None:

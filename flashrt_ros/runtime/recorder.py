@@ -45,6 +45,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         slots: Tensors over slots.
         strangers: Storages that earlier captures made and that are still alive, with
             where they came from, by identity.
+
+    Attributes:
+        slot_reads: Every read of a slot, in order.
+        references: Every storage that the program made; they don't keep it alive.
     """
 
     def __init__(

@@ -64,6 +64,10 @@ class EagerPolicy:
     Args:
         model: Its plan is run as is.
         seed: Of the noise.
+
+    Attributes:
+        buffers: By name.
+        slots: The one slot of each channel, by ``"channel.field"``, ``[1, *shape]``.
     """
 
     def __init__(self, model: PolicyModel, seed: int) -> None:

@@ -55,6 +55,11 @@ class EpisodeRun:
         scene: The demo's.
         index: Of the episode.
         seed: Of the episode; the policy's noise is seeded with it too.
+
+    Attributes:
+        episode: What the seed says of it.
+        trace: What was seen so far.
+        judge: Watches it.
     """
 
     _origin_ns: int

@@ -72,6 +72,9 @@ class WordsRun:
 
     Args:
         scene: The demo's.
+
+    Attributes:
+        trace: What was seen and said so far.
     """
 
     _origin_ns: int

@@ -23,6 +23,38 @@ PLANNER_PREFIX = (
 )
 """What every text of the model begins with; it was trained with no other."""
 
+STOP = "stop"
+"""What the model understands as to stay where the pusher is, given a scene."""
+
+HOLDS: tuple[str, ...] = (
+    "be still",
+    "do not move",
+    "do nothing",
+    "don't go anywhere",
+    "don't move",
+    "emergency stop",
+    "freeze",
+    "halt",
+    "hold",
+    "hold on",
+    "hold position",
+    "hold your position",
+    "keep still",
+    "pause",
+    "remain",
+    "remain still",
+    "stand by",
+    "stand still",
+    "stay put",
+    "stop immediately",
+    "stop moving",
+    "stop right now",
+    "stop the pusher",
+    "stop the robot",
+    "wait a minute",
+)
+"""What means :data:`STOP` as well, and the model would refuse or not always understand."""
+
 MAX_ANSWER_TOKENS = 96
 """Longest answer that the model was trained on, rounded up; nine subgoals and ``done``."""
 

@@ -18,6 +18,7 @@ from flashrt_ros.errors import (
     NotActiveError,
     UnknownEnvironmentError,
     UnsupportedError,
+    from_wire,
 )
 from flashrt_ros.nodes.capsule_services import CapsuleServices
 from flashrt_ros.nodes.conversions import joint_positions
@@ -290,12 +291,15 @@ class HostedModel:
         fill_interrupt(response, reply, self._fence)
 
 
-def read_refusal(event: protocol.Event) -> UnsupportedError | None:
-    """Return what a turn says that made a plan without a subgoal; None for other events."""
+def read_refusal(event: protocol.Event) -> FlashrtError | None:
+    """Return what a turn says that failed, or made a plan without a subgoal; else None."""
     word, _, rest = event.detail.partition(" ")
-    if event.kind != protocol.EventKind.TURN or word != "done":
+    if event.kind != protocol.EventKind.TURN or word not in ("done", "failed"):
         return None
     fields = detail_fields(rest)
+    if word == "failed":
+        why = rest.partition(": ")[2]
+        return from_wire(int(fields["code"]), f"turn {fields['turn']} failed: {why}")
     if fields["subgoals"] != "0":
         return None
     return UnsupportedError(

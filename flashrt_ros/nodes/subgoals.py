@@ -19,11 +19,17 @@ _CLEARS = frozenset({EventKind.RESET, EventKind.RESTORE, EventKind.ROLLBACK})
 
 
 def detail_fields(detail: str) -> dict[str, str]:
-    """Read ``key=value`` pairs of an event; ``values`` takes the rest of the text."""
+    """Read ``key=value`` pairs of an event; ``values`` takes the rest of the text.
+
+    Of a key that comes twice the first counts: free text stands at the end.
+    """
     head, sign, values = detail.partition("values=")
     pairs = (word.partition("=") for word in head.split())
-    found = {key: value for key, equals, value in pairs if equals}
-    return {**found, "values": values} if sign else found
+    found = {"values": values} if sign else {}
+    for key, equals, value in pairs:
+        if equals:
+            found.setdefault(key, value)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from flashrt_ros.engine.hosting import (
 from flashrt_ros.engine.leaving import leave
 from flashrt_ros.errors import ConfigError, UnknownModelError
 from flashrt_ros.models.factories import load_factory
-from flashrt_ros.planner.config import PlannerConfig, PrefixText
+from flashrt_ros.planner.config import NO_HABITS, Habits, PlannerConfig, PrefixText
 
 if TYPE_CHECKING:
     from flashrt_ros.models.hybrid_lm import HybridLm
@@ -75,9 +75,7 @@ def check_host(config: PlannerConfig, engines: Sequence[str]) -> None:
         )
 
 
-def load_model(
-    config: PlannerConfig, factory: str = ""
-) -> tuple[HybridLm, Tokenizer, tuple[PrefixText, ...]]:
+def load_model(config: PlannerConfig, factory: str = "") -> tuple[HybridLm, Tokenizer, Habits]:
     """Build the model: a checkpoint's, or what a factory of the user's own makes.
 
     Args:
@@ -86,8 +84,7 @@ def load_model(
             and the configuration, and returns model and tokenizer.
 
     Returns:
-        The model, its tokenizer, and the prefixes that it was trained with, if it was
-        with any.
+        The model, its tokenizer, and what holds for it where the configuration says nothing.
 
     Raises:
         UnknownModelError: No such module or function, or a name without a checkpoint.
@@ -97,7 +94,7 @@ def load_model(
     checkpoint = Path(config.checkpoint) if config.checkpoint else None
     if factory:
         model, tokenizer = load_factory(factory)(checkpoint, config)
-        return model, tokenizer, ()
+        return model, tokenizer, NO_HABITS
     if checkpoint is None and config.model != PACKAGED:
         raise UnknownModelError(
             f"no language model is named '{config.model}'",
@@ -105,7 +102,8 @@ def load_model(
             fix="set the engine parameter 'checkpoint' to a folder",
         )
     from flashrt_ros.models.planner_lm import load_planner_lm
-    from flashrt_ros.models.planner_text import PLANNER_PREFIX
+    from flashrt_ros.models.planner_text import HOLDS, PLANNER_PREFIX, STOP
+    from flashrt_ros.planner.reading import bare_words
 
     own, text = load_planner_lm(
         checkpoint,
@@ -113,8 +111,17 @@ def load_model(
         chunk_length=config.chunk_length,
         device=config.device,
     )
-    is_packaged = config.model == PACKAGED
-    return own, text, (PrefixText("task", PLANNER_PREFIX),) if is_packaged else ()
+    if config.model != PACKAGED:
+        return own, text, NO_HABITS
+    return (
+        own,
+        text,
+        Habits(
+            prefixes=(PrefixText("task", PLANNER_PREFIX),),
+            synonyms={bare_words(words): STOP for words in HOLDS},
+            checks_numbers=True,
+        ),
+    )
 
 
 def planner_plan(config: PlannerConfig, factory: str = "", *, fills: bool = False) -> MemberPlan:
@@ -129,9 +136,9 @@ def planner_plan(config: PlannerConfig, factory: str = "", *, fills: bool = Fals
     def build(address: EngineSocket, owned: ExitStack, commons: Commons) -> Member | FillingMember:
         from flashrt_ros.planner.engine import PlannerEngine
 
-        model, tokenizer, prefixes = load_model(config, factory)
+        model, tokenizer, habits = load_model(config, factory)
         engine = owned.enter_context(
-            PlannerEngine(model, tokenizer, config, prefixes=prefixes, is_background=fills)
+            PlannerEngine(model, tokenizer, config, habits=habits, is_background=fills)
         )
         if not fills:
             return Member(engine, address)

@@ -15,7 +15,7 @@ from flashrt_ros.engine.identity import architecture
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT
 from flashrt_ros.models.hybrid_lm import HybridLm
-from flashrt_ros.planner.config import PlannerConfig, parse_scorers
+from flashrt_ros.planner.config import Habits, PlannerConfig, parse_scorers
 from flashrt_ros.planner.constraint import PlanConstraint
 from flashrt_ros.planner.core import PlannerCore, TextEnvironment
 from flashrt_ros.planner.lane_session import LaneSession
@@ -38,6 +38,7 @@ def assemble(
     config: PlannerConfig,
     clock_ns: Callable[[], int],
     *,
+    habits: Habits,
     is_background: bool = False,
 ) -> tuple[PlannerCore, ExitStack]:
     """Allocate lanes and capsules, capture every graph, compile the grammar.
@@ -91,6 +92,7 @@ def assemble(
             ],
             builder=sessions[-1],
             clock_ns=clock_ns,
+            habits=habits.under(config),
         )
         return core, undo.pop_all()
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
 from flashrt_ros.engine.config import EngineConfig, check_ranges
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.planner.grammar import PlanGrammar
+from flashrt_ros.planner.reading import bare_words
 from flashrt_ros.runtime.devices import check_device
 
 RANGES: dict[str, tuple[float, float]] = {
@@ -33,6 +34,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "num_threads": (1, 256),
 }
 """Smallest and largest value of each parameter that has a range."""
+
+CHECKED = "checked"
+"""Of the parameter ``numbers``: what an instruction spells out is judged."""
+
+FREE = "free"
+"""Of the parameter ``numbers``: it is the model's alone."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -59,6 +66,11 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         temperature: Of sampling, where an instruction does not say; 0 takes the likeliest token.
         seed: Of sampling, where an instruction does not say.
         max_candidates: Most plans that are compared for one instruction.
+        synonyms: Instructions that the model is given in other words, 'stand still = stop' each;
+            empty takes those that the packaged model needs.
+        numbers: `checked` refuses points outside the range of subgoals, lengths that belong to
+            no point, and plans that leave out a point that was said; `free` leaves numbers to
+            the model; empty: `checked` for the packaged model, `free` for another.
         scorers: What may judge plans, 'name = module:function' each, besides `log_probability`.
         subgoal_low: Smallest coordinate of a subgoal, m.
         subgoal_high: Largest coordinate of a subgoal, m.
@@ -102,6 +114,8 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     temperature: float = 0.0
     seed: int = 0
     max_candidates: int = 16
+    synonyms: tuple[str, ...] = ()
+    numbers: str = ""
     scorers: tuple[str, ...] = ()
     subgoal_low: float = 0.0
     subgoal_high: float = 0.512
@@ -130,8 +144,15 @@ class PlannerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 expected="a multiple of 64",
                 found=self.chunk_length,
             )
+        if self.numbers not in ("", CHECKED, FREE):
+            raise ConfigError(
+                "planner engine parameter 'numbers' is unknown",
+                expected=f"'{CHECKED}', '{FREE}' or \"\"",
+                found=repr(self.numbers),
+            )
         self.grammar()
         parse_prefixes(self.prefixes)
+        parse_synonyms(self.synonyms)
         parse_scorers(self.scorers)
 
     def grammar(self) -> PlanGrammar:
@@ -172,6 +193,33 @@ class PrefixText:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What holds for a model where the configuration says nothing.
+
+    Attributes:
+        prefixes: What every text begins with.
+        synonyms: Other words for instructions, by their bare words.
+        checks_numbers: Whether points and lengths that an instruction spells out are judged.
+    """
+
+    prefixes: tuple[PrefixText, ...] = ()
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    checks_numbers: bool = False
+
+    def under(self, config: PlannerConfig) -> Habits:
+        """Return what holds once a configuration was heard."""
+        return Habits(
+            prefixes=parse_prefixes(config.prefixes) or self.prefixes,
+            synonyms=parse_synonyms(config.synonyms) or self.synonyms,
+            checks_numbers=config.numbers == CHECKED if config.numbers else self.checks_numbers,
+        )
+
+
+NO_HABITS = Habits()
+"""Of a model that nothing is known of."""
+
+
 def parse_prefixes(entries: Sequence[str]) -> tuple[PrefixText, ...]:
     """Read prefixes, ``name = text`` each; blanks around the text don't count.
 
@@ -195,6 +243,29 @@ def parse_scorers(entries: Sequence[str]) -> dict[str, str]:
                 f"scorer '{name}' names no function", expected="module:function", found=target
             )
     return scorers
+
+
+def parse_synonyms(entries: Sequence[str]) -> dict[str, str]:
+    """Read synonyms, ``said = meant`` each.
+
+    Returns:
+        What is meant, by the bare words of what is said.
+
+    Raises:
+        ConfigError: An entry has another form, or the same words come twice.
+    """
+    synonyms: dict[str, str] = {}
+    for entry in entries:
+        said, sign, meant = (part.strip() for part in entry.partition("="))
+        words = bare_words(said)
+        if not (sign and words and meant) or words in synonyms:
+            raise ConfigError(
+                "an entry of parameter 'synonyms' can't be read",
+                expected="'said = meant', each said once",
+                found=repr(entry[:80]),
+            )
+        synonyms[words] = " ".join(meant.split())
+    return synonyms
 
 
 def _pairs(parameter: str, entries: Sequence[str]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from flashrt_ros.engine.stats import Stats
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import Branch, Environment
 from flashrt_ros.models.hybrid_lm import HybridLm
-from flashrt_ros.planner.config import PlannerConfig
+from flashrt_ros.planner.config import NO_HABITS, Habits, PlannerConfig
 from flashrt_ros.planner.constraint import PlanConstraint
 from flashrt_ros.planner.lane_session import LaneSession
 from flashrt_ros.planner.scorers import Scorer
@@ -75,6 +75,7 @@ class PlannerCore:
         epoch: New for every engine.
         builder: Session on a lane of its own, on which prefixes are built.
         pieces: What each token spells, by id.
+        habits: Of the model, under the configuration.
         branches: Always empty: candidates are made on the lane of their turn.
         num_turns: Turns begun so far.
         prefix_ids: Capsules of the prefix library, which stay pinned.
@@ -94,6 +95,7 @@ class PlannerCore:
     environments: list[TextEnvironment]
     builder: LaneSession
     clock_ns: Callable[[], int]
+    habits: Habits = NO_HABITS
     sink: Sink = field(default_factory=NullSink)
     branches: dict[int, Branch] = field(default_factory=dict)
     num_turns: int = 0

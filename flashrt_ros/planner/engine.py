@@ -27,7 +27,7 @@ from flashrt_ros.errors import (
 from flashrt_ros.models.hybrid_lm import HybridLm
 from flashrt_ros.planner.assembly import assemble
 from flashrt_ros.planner.boundaries import Boundaries
-from flashrt_ros.planner.config import PlannerConfig, PrefixText, parse_prefixes
+from flashrt_ros.planner.config import NO_HABITS, Habits, PlannerConfig
 from flashrt_ros.planner.core import TextEnvironment
 from flashrt_ros.planner.describe import planner_info, planner_status
 from flashrt_ros.planner.plan_nodes import PlanNodes
@@ -53,7 +53,7 @@ class PlannerEngine:
         model: Read-only from here on; shared by all lanes.
         tokenizer: Of the model.
         config: Validated by itself; checked against the model here.
-        prefixes: What every text begins with, where the configuration names nothing.
+        habits: What holds for the model where the configuration says nothing.
         is_background: Whether its work on a device gives way to that of others.
         clock_ns: Monotonic clock, ns.
 
@@ -71,20 +71,19 @@ class PlannerEngine:
         tokenizer: Tokenizer,
         config: PlannerConfig,
         *,
-        prefixes: tuple[PrefixText, ...] = (),
+        habits: Habits = NO_HABITS,
         is_background: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._is_closed = False
         self.core, self._undo = assemble(
-            model, tokenizer, config, clock_ns, is_background=is_background
+            model, tokenizer, config, clock_ns, habits=habits, is_background=is_background
         )
         try:
             boundaries = Boundaries(self.core)
             self._library = Library(self.core, boundaries)
             self._library.take_in_kept()
-            parts = parse_prefixes(config.prefixes) or prefixes
-            self.prefixes = PrefixLibrary(self.core, boundaries, parts)
+            self.prefixes = PrefixLibrary(self.core, boundaries, self.core.habits.prefixes)
             self._turns = Turns(self.core, boundaries, self.prefixes)
             self._verbs = TextVerbs(self.core, boundaries, self._turns)
             self._waits = Waits(self._carry_out, self.core.storage.mover, self._generation)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.core import check_seed
 from flashrt_ros.errors import (
     ParameterRangeError,
-    PayloadRangeError,
     PayloadShapeError,
     PayloadTypeError,
     SpecError,
 )
+from flashrt_ros.models.hybrid_tokens import checked_tokens
 from flashrt_ros.planner.core import PlannerCore
+from flashrt_ros.planner.reading import bare_words, check_numbers
 from flashrt_ros.planner.scorers import find_scorer
 from flashrt_ros.planner.turn import TurnSpec
 
@@ -33,12 +36,12 @@ def read_instruction(
     Raises:
         PayloadShapeError: No text, or more than the arena has room for: says both figures.
         PayloadTypeError: No UTF-8.
-        PayloadRangeError: A part or token that the tokenizer or model lacks, or a seed out
-            of range.
+        PayloadRangeError: A part or token that the tokenizer or model lacks, a seed out of
+            range, or a point out of the range of subgoals.
         ParameterRangeError: No plan fits in ``max_tokens``, or no token can be drawn at
             the temperature.
         SpecError: The request contradicts itself.
-        UnsupportedError: No scorer of this name.
+        UnsupportedError: No scorer of this name, or a length that belongs to no point.
     """
     config = core.config
     if request.mode not in MODES:
@@ -55,7 +58,8 @@ def read_instruction(
             found=temperature,
         )
     seeds = _seeds(core, request, default_seed, temperature)
-    tokens = _tokens(core, request)
+    line = _instruction(core, request)
+    tokens = _text_tokens(core, line, request.context) if line else _plain_tokens(core, request)
     spec = TurnSpec(
         tokens=tuple(tokens),
         max_tokens=max_tokens,
@@ -64,6 +68,8 @@ def read_instruction(
         scorer=find_scorer(core.scorers, request.scorer),
     )
     check_room(core, spec, num_before=num_before)
+    if line and core.habits.checks_numbers:
+        return replace(spec, points=check_numbers(line, core.constraint.grammar))
     return spec
 
 
@@ -113,22 +119,24 @@ def _seeds(
     return seeds
 
 
-def _tokens(core: PlannerCore, request: protocol.Instruct) -> list[int]:
-    if request.tokens and (request.prompt or request.context):
-        raise SpecError("a turn has tokens and text", expected="one of them")
+def _instruction(core: PlannerCore, request: protocol.Instruct) -> str:
+    """Return an instruction as one line, in the words that the model knows; "" for tokens."""
     if request.tokens:
-        size = core.model.config.vocab_size
-        for at, token in enumerate(request.tokens):
-            if not 0 <= token < size:
-                raise PayloadRangeError(
-                    f"token {at} of a prompt is outside the vocabulary",
-                    expected=f"0 to {size - 1}",
-                    found=token,
-                )
-        return list(request.tokens)
-    line, context = _line(request.prompt), _line(request.context)
+        if request.prompt or request.context:
+            raise SpecError("a turn has tokens and text", expected="one of them")
+        return ""
+    line = _line(request.prompt)
     if not line:
         raise PayloadShapeError("an instruction is empty", expected="words")
+    return core.habits.synonyms.get(bare_words(line), line)
+
+
+def _plain_tokens(core: PlannerCore, request: protocol.Instruct) -> list[int]:
+    return checked_tokens(request.tokens, core.model.config.vocab_size)
+
+
+def _text_tokens(core: PlannerCore, line: str, given: bytes) -> list[int]:
+    context = _line(given)
     body = f"{context}\n{line}" if context else line
     config, encode = core.config, core.tokenizer.encode
     if not config.has_control_tokens:

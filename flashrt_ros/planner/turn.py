@@ -12,6 +12,7 @@ from flashrt_ros.models.hybrid_borders import SessionCapsule, split_at_borders
 from flashrt_ros.models.hybrid_lm import BIAS
 from flashrt_ros.planner.grammar import Subgoal
 from flashrt_ros.planner.lane_session import LaneSession
+from flashrt_ros.planner.reading import NO_POINTS, SaidPoints
 from flashrt_ros.planner.scorers import Plan, Scorer, judge
 from flashrt_ros.planner.writing import Writing
 
@@ -26,6 +27,8 @@ class TurnSpec:
         temperature: Of sampling.
         seeds: One for each plan that is made.
         scorer: Chooses between them.
+        points: What the plan has to go to. Where there is one, no subgoal is told before the
+            plan is whole.
     """
 
     tokens: tuple[int, ...]
@@ -33,6 +36,7 @@ class TurnSpec:
     temperature: float
     seeds: tuple[int, ...]
     scorer: Scorer
+    points: SaidPoints = NO_POINTS
 
 
 class _Outcome(enum.Enum):
@@ -212,7 +216,7 @@ class Turn:
         found = self._writing.take(*session.chosen())
         session.write(BIAS, self._writing.bias())
         self.first_token_ns = self.first_token_ns or clock_ns()
-        if len(self.spec.seeds) > 1:
+        if len(self.spec.seeds) > 1 or self.spec.points:
             return []
         return self._tell(found, clock_ns)
 
@@ -221,7 +225,8 @@ class Turn:
         assert self._writing is not None
         plan = self._writing.plan()
         score = judge(self.spec.scorer, plan)
-        is_best = not self.scored or score > self.chosen[1]
+        # One that leaves out what was said is worse than any other, whatever its score.
+        is_best = not self.scored or self._rank(plan, score) > self._rank(*self.chosen)
         index = len(self.scored)
         if self._fork is not None and is_best:
             if self._best is not None:
@@ -231,7 +236,7 @@ class Turn:
         if is_best:
             self._best_index = index
         if self._fork is None:
-            return []
+            return self._tell_chosen(clock_ns) if self.spec.points else []
         if not self.is_done:
             session.restore(self._fork)
             self._begin_writing(session, self.spec.seeds[index + 1])
@@ -240,7 +245,15 @@ class Turn:
         if not is_best:
             assert self._best is not None
             session.restore(self._best)
-        return self._tell(list(self.chosen[0].subgoals), clock_ns)
+        return self._tell_chosen(clock_ns)
+
+    def _rank(self, plan: Plan, score: float) -> tuple[bool, float]:
+        return self.spec.points.missed_by(plan.subgoals) is None, score
+
+    def _tell_chosen(self, clock_ns: Callable[[], int]) -> list[Subgoal]:
+        plan, _ = self.chosen
+        self.spec.points.check(plan.subgoals)
+        return self._tell(list(plan.subgoals), clock_ns)
 
     def _tell(self, found: list[Subgoal], clock_ns: Callable[[], int]) -> list[Subgoal]:
         if found:

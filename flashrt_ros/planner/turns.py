@@ -26,6 +26,8 @@ from flashrt_ros.planner.writing import Writing
 
 logger = logging.getLogger(__name__)
 
+_MOST_TOLD = 400  # characters of an error in an event; a scorer's own may have any length
+
 
 class Turns:
     """What happens to the turn of each environment.
@@ -340,7 +342,8 @@ class Turns:
         env.turn = None
         env.is_settled = False
         turn.close()
-        self._tell(env, turn, f"failed code={error.code} name={error.name}")
+        why = " ".join(str(error).split())[:_MOST_TOLD]
+        self._tell(env, turn, f"failed code={error.code} name={error.name}: {why}")
         done, turn.done = turn.done, None
         if done is not None:
             done(error)

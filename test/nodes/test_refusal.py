@@ -1,4 +1,4 @@
-"""A plan without a subgoal is a refusal; nothing else that a turn tells is one."""
+"""A plan without a subgoal and a turn that failed are refusals; nothing else told is one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("rclpy")
 
 from flashrt_ros.engine.protocol import Event, EventKind
-from flashrt_ros.errors import UnsupportedError
+from flashrt_ros.errors import PayloadRangeError, UnsupportedError
 from flashrt_ros.nodes.hosted_model import read_refusal
 
 
@@ -22,13 +22,20 @@ def test_a_turn_without_a_subgoal_is_refused_with_its_number() -> None:
     assert "turn 7" in str(refusal)
 
 
+def test_a_turn_that_failed_is_refused_as_it_failed() -> None:
+    text = "no plan goes there: expected code=9 or turn=8, found 0.9"
+    detail = f"failed turn=7 code={PayloadRangeError.code} name=PAYLOAD_RANGE: {text}"
+    refusal = read_refusal(event(EventKind.TURN, detail))
+    assert isinstance(refusal, PayloadRangeError)
+    assert str(refusal) == f"turn 7 failed: {text}"
+
+
 @pytest.mark.parametrize(
     ("kind", "detail"),
     [
         (EventKind.TURN, "done turn=7 subgoals=10 tokens=90"),
         (EventKind.TURN, "begun turn=7 mode=new prompt_tokens=12"),
         (EventKind.TURN, "abandoned turn=7 at=decode tokens=2 resumable=0"),
-        (EventKind.TURN, "failed turn=7 code=1 name=X"),
         (EventKind.SUBGOAL, "turn=7 index=0 values=0.1 0.2"),
         (EventKind.RESET, "flip"),
     ],

@@ -79,10 +79,10 @@ class CapsuleStore:
         """
         found = self.find(key)
         if found is None:
-            known = ", ".join(sorted(self._names)) or "none"
+            known = ", ".join(sorted(self._names))
             raise CapsuleNotFoundError(
                 f"no capsule has the id or name '{key}'",
-                expected=known,
+                expected=f"an id, or one of {known}" if known else "an id; none has a name yet",
                 fix="activate the environment once" if is_home(key) else None,
             )
         return found

@@ -13,7 +13,7 @@ import msgspec
 from flashrt_ros.capsule.tiers import TIERS
 from flashrt_ros.cli import capsule_files, refusals
 from flashrt_ros.cli.capsule_page import Drawing
-from flashrt_ros.cli.capsule_text import age_ns, moment_ns
+from flashrt_ros.cli.capsule_text import age_ns, moment_ns, seconds, whole, word
 from flashrt_ros.cli.capsule_views import Answer, capsule_table, facts, lineage
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.config import EngineConfig
@@ -32,17 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs and their options."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
-        "--engine", default=EngineConfig().name, help="engine's name, with its namespace"
+        "--engine",
+        default=EngineConfig().name,
+        help="engine's name, with its namespace",
     )
-    common.add_argument("--env", type=int, default=0, metavar="N", help="environment (default 0)")
+    common.add_argument("--env", type=whole, default=0, metavar="N", help="environment (default 0)")
     common.add_argument("--json", action="store_true", help="print JSON")
     common.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="longest wait for an answer, s"
+        "--timeout", type=seconds, default=10.0, metavar="S", help="longest wait for an answer, s"
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     added: dict[str, argparse.ArgumentParser] = {}
     for name, (_, summary) in VERBS.items():
         added[name] = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        added[name].register("type", None, word)  # of whatever is given no other
     _add_making(added)
     _add_moving(added)
     _add_keeping(added)
@@ -53,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_making(added: Mapping[str, argparse.ArgumentParser]) -> None:
     snapshot = added["snapshot"]
     snapshot.add_argument("name", nargs="?", default="", help="left out, it stays nameless")
-    snapshot.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
+    snapshot.add_argument(
+        "--label", action="append", default=[], metavar="KEY=VALUE", help="to search by"
+    )
     snapshot.add_argument("--pin", action="store_true", help="keep it from being dropped")
     snapshot.add_argument("--persist", action="store_true", help="have a restarted engine find it")
     snapshot.add_argument("--replace", action="store_true", help="take the name if it is taken")
@@ -61,10 +66,10 @@ def _add_making(added: Mapping[str, argparse.ArgumentParser]) -> None:
         "--align-down", action="store_true", help="take the nearest legal border before"
     )
     fork = added["fork"]
-    fork.add_argument("count", type=int, help="branches")
+    fork.add_argument("count", type=whole, help="branches")
     fork.add_argument("--capsule", default="", help="id or name; left out, the last boundary")
     fork.add_argument(
-        "--seed", type=int, action="append", default=[], help="one for each branch, or none"
+        "--seed", type=whole, action="append", default=[], help="one for each branch, or none"
     )
 
 
@@ -74,19 +79,21 @@ def _add_moving(added: Mapping[str, argparse.ArgumentParser]) -> None:
     for name in ("restore", "reset"):
         verb = added[name]
         verb.add_argument("--keep-goal", action="store_true", help="keep the goal in force")
-        verb.add_argument("--seed", type=int, help="draw noise from this seed on")
+        verb.add_argument("--seed", type=whole, help="draw noise from this seed on")
     added["reset"].add_argument(
         "--stamp-ns",
-        type=int,
+        type=whole,
         default=0,
         metavar="NS",
         help="nothing stamped before this acts any more, on the clock of the node that writes",
     )
     rollback = added["rollback"]
-    rollback.add_argument("boundaries", type=int, nargs="?", default=1, help="how many (default 1)")
+    rollback.add_argument(
+        "boundaries", type=whole, nargs="?", default=1, help="how many (default 1)"
+    )
     rollback.add_argument("--to", default="", metavar="CAPSULE", help="an ancestor instead")
     select = added["select"]
-    select.add_argument("branch", type=int, help="as fork gave it")
+    select.add_argument("branch", type=whole, help="as fork gave it")
     select.add_argument("--keep-others", action="store_true", help="keep the other branches")
 
 
@@ -104,7 +111,7 @@ def _add_keeping(added: Mapping[str, argparse.ArgumentParser]) -> None:
     gc.add_argument("--prefix", default="", help="only those whose name starts so")
     gc.add_argument("--unpinned", action="store_true", help="all that is not pinned")
     gc.add_argument(
-        "--keep-last", type=int, default=0, metavar="N", help="but for the N newest of them"
+        "--keep-last", type=whole, default=0, metavar="N", help="but for the N newest of them"
     )
     certainty = gc.add_mutually_exclusive_group()
     certainty.add_argument("--dry-run", action="store_true", help="only show them: the default")
@@ -115,14 +122,17 @@ def _add_finding(added: Mapping[str, argparse.ArgumentParser]) -> None:
     for name in ("list", "tree"):
         verb = added[name]
         verb.add_argument(
-            "--label", default="", metavar="KEY=VALUE", help="only those with this label"
+            "--label",
+            default="",
+            metavar="KEY=VALUE",
+            help="only those with this label",
         )
         verb.add_argument("--prefix", default="", help="only those whose name starts so")
         for bound in ("since", "until"):
             verb.add_argument(
                 f"--{bound}", type=moment_ns, default=0, metavar="TIME", help="ISO time, or an age"
             )
-        verb.add_argument("--tier", default="", choices=("", *TIERS), metavar="TIER")
+        verb.add_argument("--tier", default="", choices=TIERS, help="only those in this tier")
         pins = verb.add_mutually_exclusive_group()
         pins.add_argument("--pinned", action="store_true", default=None, help="only pinned ones")
         pins.add_argument("--unpinned", dest="pinned", action="store_false", help="only others")
@@ -134,7 +144,10 @@ def _add_finding(added: Mapping[str, argparse.ArgumentParser]) -> None:
 def _add_files(added: Mapping[str, argparse.ArgumentParser]) -> None:
     added["save"].add_argument("capsule", help="id or name")
     added["save"].add_argument(
-        "file", nargs="?", default="", help="name in the engine's folder; default the capsule's"
+        "file",
+        nargs="?",
+        default="",
+        help="name in the engine's folder; default the capsule's",
     )
     added["load"].add_argument("file", help="name in the engine's folder")
     added["export"].add_argument("capsule", help="id or name")
@@ -316,8 +329,10 @@ def _find(key: str, known: list[CapsuleInfo]) -> CapsuleInfo:
     by_name = {one.name: one for one in known if one.name}
     found = by_name.get(key) or by_id.get(key)
     if found is None:
+        names = ", ".join(sorted(by_name))
         raise CapsuleNotFoundError(
-            f"no capsule has the id or name '{key}'", expected=", ".join(sorted(by_name)) or "none"
+            f"no capsule has the id or name '{key}'",
+            expected=f"an id, or one of {names}" if names else "an id; none has a name yet",
         )
     return found
 

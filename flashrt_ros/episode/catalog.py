@@ -317,7 +317,10 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def _not_found(name: str, known: Iterable[str]) -> CapsuleNotFoundError:
     names = ", ".join(private_folder.printable(one) for one in sorted(known))
-    return CapsuleNotFoundError(f"there is no episode '{name}'", expected=names or "none")
+    return CapsuleNotFoundError(
+        f"there is no episode '{name}'",
+        expected=f"one of {names}" if names else "one that was taken; none was",
+    )
 
 
 def _taken(name: str) -> CapsuleNameTakenError:

@@ -64,7 +64,12 @@ def take(store: CapsuleStore, value: int = 1, parent: str = "", **more: object) 
 def test_a_capsule_is_found_by_name_and_id(store: CapsuleStore) -> None:
     capsule = take(store, name="start", labels=("task=reach",))
     assert store.get("start") is store.get(capsule.id) is capsule
-    with pytest.raises(CapsuleNotFoundError, match="start"):
+    with pytest.raises(CapsuleNotFoundError, match="expected an id, or one of start"):
+        store.get("stop")
+
+
+def test_where_no_capsule_has_a_name_the_refusal_says_so(store: CapsuleStore) -> None:
+    with pytest.raises(CapsuleNotFoundError, match="expected an id; none has a name yet"):
         store.get("stop")
 
 

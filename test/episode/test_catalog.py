@@ -46,7 +46,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         catalog.remove("one")
         assert not catalog.has("one")
         for verb in (catalog.read, catalog.remove):
-            with pytest.raises(CapsuleNotFoundError, match="no episode 'one': expected two"):
+            with pytest.raises(CapsuleNotFoundError, match="no episode 'one': expected one of two"):
                 verb("one")
 
 

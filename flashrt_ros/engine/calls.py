@@ -41,6 +41,19 @@ class Calls(PlannerCalls):
         """Stop ticking at the next boundary."""
         return self.call(protocol.Deactivate(0, env_index), protocol.Moved)
 
+    def rewind(self, now_ns: int, *, env_index: int = 0) -> None:
+        """Tell that the writers' clock was set back.
+
+        A reset and an interrupt refuse what is stamped before them, which then would be
+        everything until the clock gets there again: bounds that lie ahead of it are
+        forgotten. Nothing moves.
+
+        Args:
+            now_ns: The clock.
+            env_index: Environment.
+        """
+        self.call(protocol.Rewind(0, env_index, now_ns), protocol.Ack)
+
     def step(
         self,
         count: int = 1,

@@ -196,10 +196,11 @@ class Intake(Inbox):
         for name, stamp_ns in bounds.items():
             self._barriers.set_stamp(env.env_index, name, stamp_ns)
 
-    def let_any_stamp_in(self, env: Environment) -> None:
-        """Refuse nothing for its stamp from now on: the writers' clock was set back."""
+    def rewind(self, env: Environment, now_ns: int) -> None:
+        """Forget bounds that lie ahead of the writers' clock, which was set back."""
         for name in (*self._observations, *self._goals):
-            self._barriers.set_stamp(env.env_index, name, 0)
+            if self._barriers.stamp_ns(env.env_index, name) > now_ns:
+                self._barriers.set_stamp(env.env_index, name, 0)
 
 
 def _do_nothing() -> None:

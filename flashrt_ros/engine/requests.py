@@ -56,6 +56,7 @@ class Requests:
         self._handlers: dict[type, Callable[..., protocol.Reply]] = {
             protocol.Activate: self._activate,
             protocol.Deactivate: self._deactivate,
+            protocol.Rewind: self._rewind,
             protocol.Snapshot: self._snapshot,
             protocol.Fork: self._fork,
             protocol.Select: self._select,
@@ -120,6 +121,16 @@ class Requests:
         self._ticks.abandon(env)
         self._moves.flush(env)
         return self._where(env, request.rid)
+
+    def _rewind(self, request: protocol.Rewind) -> protocol.Ack:
+        env = self._core.environment(request.env_index)
+        self._core.latches.rewind(env, request.now_ns)
+        for entry in env.interruptions:
+            entry.goal_bounds = {
+                name: bound if bound <= request.now_ns else 0
+                for name, bound in entry.goal_bounds.items()
+            }
+        return protocol.Ack(request.rid)
 
     def _snapshot(self, request: protocol.Snapshot) -> protocol.CapsuleReply:
         capsule = self._verbs.snapshot(self._core.environment(request.env_index), request)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from rclpy.node import Node
 
 from flashrt_ros.engine import protocol
-from flashrt_ros.engine.client import Writer
+from flashrt_ros.engine.client import EngineClient, Writer
 from flashrt_ros.errors import NotActiveError
 from flashrt_ros.msg import Subgoal
+from flashrt_ros.nodes.clocks import ClockWatch
 from flashrt_ros.nodes.conversions import duration_to_ns
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.goals import GoalChecker
@@ -47,11 +48,13 @@ class InterruptService:
         self._now_ns = now_ns
         self._checker: GoalChecker | None = None
         self._writers: dict[tuple[int, str], Writer] = {}
+        self._clocks: dict[int, ClockWatch] = {}
         serve(node, Interrupt, "~/interrupt", self._answer)
 
     def begin(self, checker: GoalChecker) -> None:
         """Take goals for a session; writers are opened when a goal first needs one."""
         self._checker = checker
+        self._clocks.clear()
 
     def end(self) -> None:
         """Forget the session; its writers close with the connection. Idempotent."""
@@ -72,6 +75,8 @@ class InterruptService:
         if goal is not None:
             self._on_goal(request.goal)
         with self._link.use() as client:
+            if goal is not None:
+                self._follow_clock(client, request.env_index)
             if goal is None:
                 reply = client.interrupt(
                     env_index=request.env_index, reason=request.reason, hold=request.hold
@@ -99,6 +104,14 @@ class InterruptService:
         if request.hold:
             self._on_hold(request.env_index)
         fill_interrupt(response, reply, self._fence)
+
+    def _follow_clock(self, client: EngineClient, env_index: int) -> None:
+        """Have the engine let new time in after the clock was set back: the last reset is ahead."""
+        clock = self._clocks.setdefault(env_index, ClockWatch())
+        now_ns = self._now_ns()
+        if clock.is_set_back(now_ns):
+            client.rewind(now_ns, env_index=env_index)
+            clock.accept(now_ns)
 
 
 def fill_interrupt(response: Interrupt.Response, reply: protocol.Interrupted, fence: Fence) -> None:

@@ -16,6 +16,7 @@ from sensor_msgs.msg import Image, JointState
 
 from flashrt_ros.engine.client import Writer
 from flashrt_ros.errors import FlashrtError, StaleStampError
+from flashrt_ros.nodes.clocks import ClockWatch
 from flashrt_ros.nodes.conversions import joint_positions, stamp_to_ns
 from flashrt_ros.nodes.links import Link
 from flashrt_ros.nodes.observations import ObservationMap, StampSync, prepare
@@ -37,6 +38,7 @@ class ObservationInput:
         link: Connection that the writer belongs to.
         writer: Of the observation channel.
         plan: Which topic fills which field.
+        env_index: Environment that the writer belongs to.
         slop_ns: Largest difference between the stamps of one observation.
         patience_ns: Longest wait for the parts of one, by stamps.
         command_names: Joints in the order of a command.
@@ -52,6 +54,7 @@ class ObservationInput:
         writer: Writer,
         plan: ObservationMap,
         *,
+        env_index: int,
         slop_ns: int,
         patience_ns: int,
         command_names: tuple[str, ...],
@@ -63,6 +66,7 @@ class ObservationInput:
         self._link = link
         self._writer = writer
         self._plan = plan
+        self._env_index = env_index
         self._command_names = command_names
         self._on_measured = on_measured
         self._on_observed = on_observed
@@ -71,6 +75,7 @@ class ObservationInput:
         self.num_committed = 0
         sources: list[str] = [*plan.cameras, *([JOINTS] if plan.joints is not None else [])]
         self._lead = sources[0]
+        self._clock = ClockWatch(slop_ns)
         self._sync = StampSync(sources, slop_ns=slop_ns, patience_ns=patience_ns)
         self._subscriptions: list[Subscription] = [
             self._subscribe(Image, camera, partial(self._take, camera)) for camera in plan.cameras
@@ -144,12 +149,21 @@ class ObservationInput:
             stamp_ns, parts = complete
             joints = parts.pop(JOINTS, None)
             try:
+                self._follow_clock(self._reports.now_ns())
                 values: dict[str, Any] = {**prepare(self._plan, parts, joints)}
                 self._write(stamp_ns, values)
                 self.num_committed += 1
                 self._on_observed(stamp_ns)
             except FlashrtError as error:
                 self._reports.refused("observation", error)
+
+    def _follow_clock(self, now_ns: int) -> None:
+        """Have the engine let new time in after the clock was set back: the last reset is ahead."""
+        if self._clock.is_set_back(now_ns):
+            with self._link.use() as client:
+                client.rewind(now_ns, env_index=self._env_index)
+            self._clock.accept(now_ns)
+            self._reports.warn("clock", "it was set back: stamps of the new time count")
 
     def _write(self, stamp_ns: int, values: dict[str, Any]) -> None:
         try:

@@ -19,6 +19,7 @@ from flashrt_ros.errors import FlashrtError, NotActiveError, PayloadShapeError
 from flashrt_ros.msg import Subgoal
 from flashrt_ros.nodes import messages
 from flashrt_ros.nodes.arbitration import Arbiter, Rank, parse_ranks
+from flashrt_ros.nodes.clocks import ClockWatch
 from flashrt_ros.nodes.conversions import duration_to_ns, joint_positions
 from flashrt_ros.nodes.declarations import PLANNER
 from flashrt_ros.nodes.fence import Fence
@@ -67,6 +68,7 @@ class PlannerNode(SessionNode):
             on_refusal=lambda error: self._refuse("instruction", None, error),
         )
         self._named_goals: dict[str, tuple[float, ...]] = {}
+        self._clock_watch = ClockWatch()
         self._is_active = False
         self._lock = threading.Lock()
         self._num_accepted = 0
@@ -94,6 +96,7 @@ class PlannerNode(SessionNode):
             max_planners=settings.integer("max_planners"),
             tolerance_ns=future_ns,
         )
+        self._clock_watch = ClockWatch(future_ns)
         self._checker = GoalChecker(
             model,
             self.frames,
@@ -221,7 +224,10 @@ class PlannerNode(SessionNode):
         env_index = self.settings.integer("env_index")
         now_ns = self.reports.now_ns()
         checked = self._checker.check(goal, env_index=env_index, now_ns=now_ns)
-        with self._slots.use():
+        with self._slots.use() as client:
+            if self._clock_watch.is_set_back(now_ns):
+                client.rewind(now_ns, env_index=env_index)
+                self._clock_watch.accept(now_ns)
             sequence = self._writers[checked.channel].write(
                 stamp_ns=checked.stamp_ns,
                 source_sequence=checked.sequence,

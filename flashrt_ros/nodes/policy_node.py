@@ -174,6 +174,7 @@ class PolicyNode(SessionNode):
             self._slots,
             writer,
             plan,
+            env_index=env_index,
             slop_ns=settings.seconds_ns("slop_s"),
             patience_ns=settings.seconds_ns("partner_timeout_s"),
             command_names=model.joint_names,

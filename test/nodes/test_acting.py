@@ -331,6 +331,32 @@ def test_a_simulation_that_jumps_back_is_new_time(bench: Bench, peer: Peer) -> N
     assert len(robot.safety("stale_observation")) == 1
 
 
+def test_a_simulation_begun_anew_is_not_shut_out_by_the_reset_before(
+    bench: Bench, peer: Peer
+) -> None:
+    """The policy is reset first, then the simulator: its clock begins at 0 again."""
+    bench.engine()
+    bench.policy(use_sim_time=True, future_tolerance_s=0.5)
+    bench.planner(use_sim_time=True, future_tolerance_s=0.5, lease_s=1000.0)
+    base_ns = [500_000_000_000 - time.monotonic_ns()]
+
+    def now_ns() -> int:
+        return time.monotonic_ns() + base_ns[0]
+
+    clock = peer.publisher(Clock, "/clock")
+    peer.node.create_timer(0.01, lambda: clock.publish(Clock(clock=ns_to_stamp(now_ns()))))
+    robot = Robot(peer, now_ns=now_ns)
+    goals = peer.publisher(Subgoal, "subgoal")
+    peer.bring_up("planner_node")
+    peer.bring_up(NODE)
+    peer.node.create_timer(0.1, lambda: goals.publish(robot.goal()))
+    robot.until_acting()
+    for seconds in (5, 3):
+        assert peer.call(Trigger, f"{NODE}/reset").success
+        base_ns[0] = seconds * 1_000_000_000 - time.monotonic_ns()
+        robot.until_acting()
+
+
 _BURN = "while True: sum(range(10000))"
 
 

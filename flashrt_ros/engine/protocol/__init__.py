@@ -58,6 +58,7 @@ from flashrt_ros.engine.protocol.moves import (
     Moved,
     Reseed,
     Resume,
+    Rewind,
     Step,
     Stepped,
 )
@@ -125,6 +126,7 @@ Request = (
     | Pin
     | GetStatus
     | Reseed
+    | Rewind
     | Inspect
     | Stop
     | Save
@@ -223,6 +225,7 @@ __all__ = [
     "Resume",
     "ResumeTurn",
     "Return",
+    "Rewind",
     "Rollback",
     "Save",
     "Saved",

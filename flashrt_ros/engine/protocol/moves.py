@@ -92,6 +92,17 @@ class Reseed(msgspec.Struct, array_like=True, tag=23, frozen=True):
     counter: int
 
 
+class Rewind(msgspec.Struct, array_like=True, tag=34, frozen=True):
+    """Forget bounds of stamps that lie ahead of the writers' clock, set back to ``now_ns``.
+
+    → :class:`Ack`
+    """
+
+    rid: int
+    env_index: int
+    now_ns: int
+
+
 class Moved(msgspec.Struct, array_like=True, tag=71, frozen=True):
     """Where the environment stands now.
 

@@ -79,7 +79,8 @@ def word_values(text: str, field: FieldInfo, named: Mapping[str, tuple[float, ..
             if named
             else "values, or a model that reads words",
             found=repr(text),
-            fix="send a subgoal, goal_pose or goal_joints, or name it in named_goals",
+            fix="send a subgoal, goal_pose or goal_joints, name it in named_goals, or have a "
+            "planner engine read it (model_engine)",
         )
     data = text.encode("utf-8")
     if len(data) > count:

@@ -91,12 +91,12 @@ class Goals:
 
     def restore(self, timeline: Timeline, capsule: Capsule) -> None:
         """Bring a capsule's goals back into slots of the engine's own; none if it has none."""
-        sources = _sources_of(capsule.position.origin, self._parts)
+        sources = _sources_of(capsule.position.origin, self._parts, self._clock_ns())
         for name, parts in self._parts.items():
             self._latches.unlatch(timeline, name)
             if name not in sources:
                 continue
-            meta = replace(sources[name], committed_ns=self._clock_ns())
+            meta = sources[name]
             channel = self._latches.channel(name)
             slot = channel.engine_slot(meta)
             base = channel.slot_address(slot)
@@ -120,10 +120,12 @@ class Goals:
             timeline.latched[name] = self._latches.hold(name, slot, meta)
 
 
-def _sources_of(origin: Origin, channels: Iterable[str]) -> dict[str, SlotMeta]:
+def _sources_of(origin: Origin, channels: Iterable[str], committed_ns: int) -> dict[str, SlotMeta]:
     """Return what a capsule says of its goals, by channel; their ages are not among it."""
+    if not origin.goal_sequence:
+        return {}
     first = next(iter(channels), None)
-    if first is None or not origin.goal_sequence:
+    if first is None:
         return {}
     goal = GoalOrigin(
         first,
@@ -138,6 +140,7 @@ def _sources_of(origin: Origin, channels: Iterable[str]) -> dict[str, SlotMeta]:
             source_sequence=one.source_sequence,
             stamp_ns=one.stamp_ns,
             expires_ns=one.expires_ns,
+            committed_ns=committed_ns,
         )
         for one in (goal, *origin.other_goals)
     }

@@ -70,7 +70,7 @@ class Restores:
         if request.seed is not None:
             check_seed(request.seed)
         brings_goal = not request.keep_goal and not is_reset
-        if brings_goal:
+        if brings_goal and capsule.position.origin.goal_sequence:
             core.goals.require_slot()
         started = core.clock_ns()
         # a restore that names no stamp leaves the bound; a reset lifts it, the clock may be new
@@ -129,11 +129,13 @@ class Restores:
         brings_goal = not request.keep_goal and not request.reset
         if request.seed is None and not brings_goal:
             return left
-        self._moves.retire(left)  # what follows may fail, and the lane must not be lost
+        if left is not None:
+            self._moves.retire(left)  # what follows may fail, and the lane must not be lost
         if request.seed is not None:
             self._core.reseed(env, request.seed, 0)
         if brings_goal:
-            self._moves.clear_interruptions(env)  # it may set the bound that is set here
+            if env.interruptions:
+                self._moves.clear_interruptions(env)  # it may set the bound that is set here
             self._core.latches.forget_goal(env, stamp_ns)
             self._core.goals.restore(env, capsule)
         return None
@@ -148,8 +150,9 @@ class Restores:
     ) -> None:
         """Do what goes with a restore and is not part of where the environment stands."""
         core, moves = self._core, self._moves
-        moves.retire(left)
-        if left is None:  # a standby lane had the bytes of home, which no use keeps or loses
+        if left is not None:
+            moves.retire(left)
+        else:  # a standby lane had the bytes of home, which no use keeps or loses
             core.store.require_memory(capsule)
         if env.interruptions:
             moves.clear_interruptions(env)

@@ -9,6 +9,11 @@ from datetime import datetime
 
 from flashrt_ros.engine.protocol import TimelineInfo
 
+_END = 1 << 63
+"""What goes over the wire is smaller."""
+
+_LONGEST_S = 1e6
+
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -42,7 +47,10 @@ def age_ns(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"'{text}' is no age: 90s, 15m, 2h, 7d or 1w")
-    return round(float(match[1]) * _UNIT_S[match[2]] * 1e9)
+    age = float(match[1]) * _UNIT_S[match[2]] * 1e9
+    if age >= _END:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is too old: 292 years at most")
+    return round(age)
 
 
 def moment_ns(text: str) -> int:
@@ -54,8 +62,50 @@ def moment_ns(text: str) -> int:
     if re.fullmatch(r"[\d.]+[smhdw]", text):
         return time.time_ns() - age_ns(text)
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1e9)
-    except ValueError as error:
+        moment = round(datetime.fromisoformat(text).timestamp() * 1e9)
+        if not 0 <= moment < _END:
+            raise ValueError(text)
+        return moment
+    except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no time: 2026-01-31T12:00, or an age like 2h"
+            f"'{text}' is no time: 2026-01-31T12:00 (1970 to 2262), or an age like 2h"
         ) from error
+
+
+def whole(text: str) -> int:
+    """Read a whole number of 64 bits, for ``argparse``.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and -_END <= int(text) < _END:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"'{text[:40]}' is no whole number of 64 bits")
+
+
+def seconds(text: str) -> float:
+    """Read a wait in seconds, for ``argparse``.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = 0.0
+    if not 0.0 < wait_s <= _LONGEST_S:  # which is what it is for no number too
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is no wait: more than 0, at most 1e6 s")
+    return wait_s
+
+
+def word(text: str) -> str:
+    """Read a name or label, for ``argparse``; what it may be made of is the engine's to say.
+
+    Raises:
+        argparse.ArgumentTypeError: It is no UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{text[:40]!a} is no UTF-8") from error
+    return text

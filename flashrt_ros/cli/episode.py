@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import msgspec
 
 from flashrt_ros.cli import refusals, signals
+from flashrt_ros.cli.capsule_text import seconds, whole, word
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.episode.client import EpisodeClient
@@ -23,12 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs and their options."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
-        "--engine", default=EngineConfig().name, help="the policy's engine, with its namespace"
+        "--engine",
+        default=EngineConfig().name,
+        help="the policy's engine, with its namespace",
     )
     common.add_argument(
-        "--planner", default="", metavar="NAME", help="planner engine, where one takes part"
+        "--planner",
+        default="",
+        metavar="NAME",
+        help="planner engine, where one takes part",
     )
-    common.add_argument("--env", type=int, default=0, metavar="N", help="environment (default 0)")
+    common.add_argument("--env", type=whole, default=0, metavar="N", help="environment (default 0)")
     common.add_argument(
         "--rate-hz",
         type=float,
@@ -37,11 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common.add_argument("--json", action="store_true", help="print JSON")
     common.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="longest wait for an answer, s"
+        "--timeout", type=seconds, default=10.0, metavar="S", help="longest wait for an answer, s"
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, (_, summary) in VERBS.items():
         verb = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        verb.register("type", None, word)  # of whatever is given no other
         if name != "list":
             verb.add_argument("name", help="of the episode")
         if name == "snapshot":

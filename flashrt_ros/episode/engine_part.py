@@ -95,6 +95,7 @@ class EnginePart:
         Raises:
             BusyError: Another verb has the environment, or a planner's turn did not end in time.
             SpecError: A timer ticks the policy, and nobody said at which rate to go on.
+            ConfigError: No timer has that rate.
             FlashrtError: As ``EngineClient.call``.
         """
         with self._use() as client:
@@ -110,6 +111,8 @@ class EnginePart:
                         expected="the rate to go on at",
                         fix="name rate_hz, or step the policy",
                     )
+                # An impossible rate is refused here, not once the ticks are to go on again.
+                client.activate(env_index=self._env_index, tick_source="timer", rate_hz=rate_hz)
                 self._paused_hz = rate_hz
                 client.activate(env_index=self._env_index, tick_source="step")
                 status = client.status(env_index=self._env_index)

@@ -190,7 +190,7 @@ def test_a_timer_that_was_not_started_again_is_tried_again(start: Start) -> None
 
             def activate(**more: Any) -> Any:
                 activations.append(more["tick_source"])
-                if len(activations) == 2:
+                if len(activations) == 3:
                     raise BusyError("not now")
                 return policy.activate(**more)
 
@@ -199,7 +199,7 @@ def test_a_timer_that_was_not_started_again_is_tried_again(start: Start) -> None
     part = part_over(Refusing(policy, ""), rate_hz=lambda: 20.0)
     with pytest.raises(EpisodeError, match="'policy' failed at release: BUSY"):
         Episodes(part, [], MemoryCatalog()).snapshot("one")
-    assert activations == ["step", "timer", "timer"]
+    assert activations == ["timer", "step", "timer", "timer"]
     assert policy.status().tick_source == "timer"
     assert not labelled(policy)
 
@@ -256,3 +256,13 @@ def test_a_planner_node_drops_later_what_a_text_stood_at(
     verb(lambda: kept.append(part.take(Taking("two"))))
     part.drop(kept[1])
     assert not labelled(planner)
+
+
+@pytest.mark.parametrize("rate_hz", [0.0, -1.0, 1e9, float("nan")])
+def test_a_rate_that_no_timer_has_stops_no_timer(start: Start, rate_hz: float) -> None:
+    policy = start()
+    policy.activate(tick_source="timer", rate_hz=20.0)
+    part = part_over(policy, rate_hz=lambda: rate_hz)
+    with pytest.raises(EpisodeError, match="'policy' failed at hold: "):
+        Episodes(part, [], MemoryCatalog()).snapshot("one")
+    assert policy.status().tick_source == "timer"

@@ -157,8 +157,7 @@ class Plans:
         Returns:
             Index of the node before which the plan ended, -1 when none was in flight.
         """
-        boundary = -1
-        flight = self._flight
+        flight, boundary = self._flight, -1
         if flight is None and not self._pops and not self._ready:
             return boundary
         if flight is not None and flight.timeline is timeline:
@@ -202,11 +201,9 @@ class Plans:
             LanePoisonedError: The lane is poisoned.
             BackendError: The pop failed.
         """
-        core = self._core
+        core, position = self._core, timeline.position
         timeline.lane.replay(core.model.plan().pop, beside=self._pops_beside)
-        fence = core.backend.fence()
-        position = timeline.position
-        index = position.queue_head
+        fence, index = core.backend.fence(), position.queue_head
         timeline.position = replace(position, tick=position.tick + 1, queue_head=index + 1)
         flight = self._flight
         if flight is not None and flight.timeline is timeline and not flight.run.is_done:
@@ -242,15 +239,19 @@ class Plans:
         """Latch the newest goal for the chunk in the making; returns whether the flight goes on."""
         core, timeline = self._core, flight.timeline
         env = core.environments[timeline.env_index]
-        flight.bent_at = flight.run.index
-        bindings = core.latches.take_goal(env, node=flight.bent_at)
-        flight.origin = origin_under(flight.origin, core.latches.goals_of(env))
-        bindings[GOAL_SEQUENCE_IN] = flight.origin.goal_sequence
-        for name, value in bindings.items():
-            core.bindings.write_one(timeline.lane, name, value)
-        if core.fed_plans:
-            flight.run.go_on_as(core.plan_of(timeline))
-        if not self._submit_graph(flight, flight.run.submit_between):
+
+        def latch_again() -> None:
+            flight.bent_at = flight.run.index
+            bindings = core.latches.take_goal(env, node=flight.bent_at)
+            flight.origin = origin_under(flight.origin, core.latches.goals_of(env))
+            bindings[GOAL_SEQUENCE_IN] = flight.origin.goal_sequence
+            for name, value in bindings.items():
+                core.bindings.write_one(timeline.lane, name, value)
+            if core.fed_plans:
+                flight.run.go_on_as(core.plan_of(timeline))
+            flight.run.submit_between()
+
+        if not self._submit_graph(flight, latch_again):
             return False
         core.latches.note_goal_read(env, flight.last_fence)
         flight.settle(core.clock_ns())
@@ -289,8 +290,7 @@ class Plans:
         if pops and not self.is_due(timeline):
             self._after_plan(timeline, step)
             return
-        core = self._core
-        env = core.environments[timeline.env_index]
+        core, env = self._core, self._core.environments[timeline.env_index]
         core.check_threads()
         if core.latches.missing(timeline, env) or core.ages.stale(timeline, env):
             # a verb took away what was there when this was found ready, or it grew old
@@ -325,8 +325,7 @@ class Plans:
 
     def _note_commit(self, flight: Flight) -> None:
         """Move the host's counters on: what is submitted next finds STATE as of the commit."""
-        timeline = flight.timeline
-        position = timeline.position
+        timeline, position = flight.timeline, flight.timeline.position
         length = self._core.model.execute_horizon
         timeline.position = replace(
             position,
@@ -380,16 +379,22 @@ class Plans:
         """Publish the actions that are there; go on with the steps they are part of."""
         while self._can_land_pop:
             pop = self._pops.popleft()
-            core, timeline, step = self._core, pop.timeline, pop.step
-            payload = core.read_output(timeline.lane, ACTION)
-            core.output(OutputKind.ACTION, timeline, pop.provenance, pop.index, payload)
-            if step is not None:
-                step.actions.append(ActionRecord(pop.provenance, pop.index, payload))
-            if timeline.branch == ENVIRONMENT:
-                self._on_tick(core.environments[timeline.env_index])
-            if step is not None:
-                step.remaining -= 1
-                if step.remaining > 0:
-                    self._ready.append((timeline, step, True))
-                else:
-                    self._answer(step)
+            try:
+                self._publish(pop)
+            except FlashrtError as error:
+                self.fail(pop.timeline, pop.step, error)
+
+    def _publish(self, pop: Pop) -> None:
+        core, timeline, step = self._core, pop.timeline, pop.step
+        payload = core.read_output(timeline.lane, ACTION)
+        core.output(OutputKind.ACTION, timeline, pop.provenance, pop.index, payload)
+        if step is not None:
+            step.actions.append(ActionRecord(pop.provenance, pop.index, payload))
+        if timeline.branch == ENVIRONMENT:
+            self._on_tick(core.environments[timeline.env_index])
+        if step is not None:
+            step.remaining -= 1
+            if step.remaining > 0:
+                self._ready.append((timeline, step, True))
+            else:
+                self._answer(step)

@@ -15,7 +15,7 @@ from flashrt_ros.engine.embedded import EmbeddedWriter
 from flashrt_ros.engine.engine import Engine
 from flashrt_ros.engine.protocol import EventKind, OutputKind
 from flashrt_ros.engine.ring import SlotState
-from flashrt_ros.errors import ConfigError, SpecError
+from flashrt_ros.errors import BackendError, ConfigError, SpecError
 from flashrt_ros.models.base import PolicyPlan
 from flashrt_ros.models.flow_policy import FlowPolicy
 from flashrt_ros.models.minimal import NUM_STEPS, MinimalPolicy
@@ -257,6 +257,32 @@ class FlowRig:
                 other = None
             assert self.engine.advance() or self.engine.wait() or answers
         return answers[0].chunks[0].actions  # type: ignore[no-any-return]
+
+
+def test_a_goal_that_can_not_be_latched_again_ends_the_plan_and_not_the_engine(
+    bending: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = bending
+    rig.goal(0.5, -0.5)
+    rig.observe(0.1, 0.2)
+    answers: list[Any] = []
+    rig.engine.begin_step(protocol.Step(1, 0, 1, -1, 0, 0), answers.append)
+    while rig.engine._ticks.plans._flight is None:
+        rig.engine.advance()
+    rig.engine.core.backend.synchronize()
+    newer = rig.goal(-0.8, 0.7)
+
+    def fail(*_: object) -> None:
+        raise BackendError("the device refuses")
+
+    before = rig.engine.environment(0).position
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.engine.core.bindings, "write_one", fail)
+        while rig.engine.advance() or rig.engine.wait():
+            pass
+    assert [type(answer) for answer in answers] == [BackendError]
+    assert rig.engine.environment(0).position == before
+    assert rig.step(1).chunks[0].provenance.goal_sequence == newer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.library import Library
-from flashrt_ros.errors import DeviceLostError
+from flashrt_ros.errors import BackendError, DeviceLostError
 from flashrt_ros.models.minimal import MinimalPolicy
 from flashrt_ros.runtime.spec import ArenaLayout
 
@@ -238,6 +238,31 @@ def test_a_spill_holds_no_action_up(make_slow: Callable[..., Any]) -> None:
     rig.snapshot("first")  # the tier is full
     rig.begin_background()
     rig.assert_actions_come_beside_the_plan()
+
+
+def test_a_boundary_that_can_not_be_kept_is_a_fault_and_no_end(
+    make_slow: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = make_slow(rollback_every_ticks=1)
+    events: list[protocol.Event] = []
+    slow.watcher.event = events.append
+    slow.start()
+    slow.feed()
+    slow.tick()
+
+    def fail(*_: int) -> None:
+        raise BackendError("the device refuses")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slow.backend, "copy_aside", fail)
+        slow.finish()  # the action is taken in later than it was popped
+    faults = [event.detail for event in events if event.kind == protocol.EventKind.FAULT]
+    assert faults == ["BACKEND: the device refuses"]
+    assert slow.kinds() == [("chunk", 0), ("action", 0)]
+    slow.tick()
+    slow.finish()
+    assert slow.kinds()[-1] == ("action", 1)
+    assert len(slow.engine.environment(0).boundaries) == 1
 
 
 def test_a_fork_holds_no_action_up(make_slow: Callable[..., Any]) -> None:

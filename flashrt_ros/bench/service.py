@@ -38,6 +38,9 @@ Not where cores are few and shared: there it would spend its share of one on loo
 made to wait when it is needed.
 """
 
+_NODE_POLL_US = {"cpu": 0, "cuda": 200}
+"""Of the node: how long it looks for an answer, which comes sooner, before it sleeps."""
+
 _BUSY_HZ = 100.0
 _PACE_S = {"cpu": 0.03, "cuda": 0.012}
 """Between two calls: longer than the refill of the lane that a reset has left."""
@@ -65,7 +68,8 @@ def run(context: Context) -> Result:
         busy_poll_us=_BUSY_POLL_US[context.device.name],
     )
     factory = stateful_factory(size, _WORK[context.device.name])
-    cast = Cast(parameters, factory, policy_node=_NODE if has_ros else None)
+    node = {**_NODE, "busy_poll_us": _NODE_POLL_US[context.device.name]}
+    cast = Cast(parameters, factory, policy_node=node if has_ros else None)
     context.say("starting an engine")
     with ExitStack() as exits:
         if has_ros:

@@ -37,6 +37,8 @@ class EngineClient(Calls):
         client: What the engine calls this connection in its log.
         timeout_s: How long to wait for an answer.
         wait_s: How long to wait for the engine to come up; None for ``timeout_s``.
+        busy_poll_us: How long a call looks for its answer without a pause before it sleeps, us.
+            Answers come sooner, for so much of a core at each call.
 
     Raises:
         EngineGoneError: No engine of this name answers in time.
@@ -52,12 +54,16 @@ class EngineClient(Calls):
         client: str = "",
         timeout_s: float = 10.0,
         wait_s: float | None = None,
+        busy_poll_us: int = 0,
     ) -> None:
         self.name = name
         self._writers: list[Writer] = []
         self._rings: dict[int, tuple[mmap.mmap, int]] = {}
         self._transport = Transport(
-            name, timeout_s=timeout_s, wait_s=timeout_s if wait_s is None else wait_s
+            name,
+            timeout_s=timeout_s,
+            wait_s=timeout_s if wait_s is None else wait_s,
+            busy_poll_us=busy_poll_us,
         )
         try:
             hello = protocol.Hello(0, PROTOCOL_VERSION, client, os.getpid())

@@ -97,6 +97,7 @@ def connect(
     is_closing: threading.Event,
     progress: Callable[[str], None],
     start_with: str = "python -m flashrt_ros.engine",
+    busy_poll_us: int = 0,
 ) -> EngineClient:
     """Connect, waiting for an engine that still loads and captures.
 
@@ -108,6 +109,7 @@ def connect(
         is_closing: Ends the wait.
         progress: Told at once, and every three seconds, what is waited for and how to start it.
         start_with: Command that runs such an engine, its name left out.
+        busy_poll_us: As of the client.
 
     Raises:
         EngineGoneError: No engine answered in time, or the node closes.
@@ -120,7 +122,11 @@ def connect(
         left = start + wait_s - time.monotonic()
         try:
             return EngineClient(
-                name, client=client, timeout_s=request_s, wait_s=max(0.0, min(left, _LOOK_S))
+                name,
+                client=client,
+                timeout_s=request_s,
+                wait_s=max(0.0, min(left, _LOOK_S)),
+                busy_poll_us=busy_poll_us,
             )
         except EngineGoneError as error:
             now = time.monotonic()

@@ -158,6 +158,7 @@ class SessionNode(ManagedNode):
             f"{self.get_fully_qualified_name()}/{purpose}",
             wait_s=wait_s,
             request_s=self.settings.number("request_timeout_s"),
+            busy_poll_us=self.settings.integer("busy_poll_us"),
             is_closing=self.is_closing,
             progress=self._progress,
             start_with=start_with,

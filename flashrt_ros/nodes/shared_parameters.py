@@ -37,6 +37,15 @@ SESSION = (
         3600.0,
     ),
     ParameterSpec(
+        "busy_poll_us",
+        "int",
+        0,
+        "How long a call to the engine looks for its answer without a pause before it sleeps.",
+        "us",
+        0,
+        10_000,
+    ),
+    ParameterSpec(
         "status_period_s",
         "float",
         0.5,

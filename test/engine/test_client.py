@@ -124,6 +124,47 @@ def test_no_answer_ends_the_connection(misbehave: Callable[[Answer], str]) -> No
         assert client.is_closed
 
 
+class Looks:
+    """Stands for the poll of a connection's answers; notes how long each look may take."""
+
+    def __init__(self, poll: Any, sleeps: threading.Event) -> None:
+        self.waits_ms: list[float] = []
+        self._poll = poll
+        self._sleeps = sleeps
+
+    def poll(self, timeout_ms: float) -> Any:
+        self.waits_ms.append(timeout_ms)
+        if timeout_ms:
+            self._sleeps.set()
+        return self._poll.poll(timeout_ms)
+
+
+@pytest.mark.parametrize("busy_poll_us", [0, 1_000, 60_000_000])
+def test_who_looks_for_an_answer_sleeps_when_its_time_is_up(
+    misbehave: Callable[[Answer], str], busy_poll_us: int
+) -> None:
+    sleeps = threading.Event()
+    if busy_poll_us > 1_000_000:  # this one need not sleep
+        sleeps.set()
+
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        ping = protocol.decode_request(sock.recv(65536))
+        sleeps.wait(60)
+        sock.send(protocol.encode(protocol.Ack(ping.rid)))
+
+    name = misbehave(answer)
+    with EngineClient(name, timeout_s=60, busy_poll_us=busy_poll_us) as client:
+        looks = Looks(client._transport._replies, sleeps)
+        client._transport._replies = looks  # type: ignore[assignment]
+        client.ping()
+    if busy_poll_us > 1_000_000:
+        assert set(looks.waits_ms) == {0}
+    else:
+        assert looks.waits_ms[-1] > 0
+        assert not any(looks.waits_ms[:-1])
+
+
 def test_memory_that_did_not_come_is_missed(misbehave: Callable[[Answer], str]) -> None:
     channel = protocol.ChannelInfo("goal", "goal", "", 256, 4, 4096, ())
 

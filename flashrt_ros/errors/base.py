@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypedDict
+
+
+class Parts(TypedDict, total=False):
+    """What a message may say besides what failed; see :class:`FlashrtError`."""
+
+    expected: object
+    found: object
+    fix: str | None
 
 
 class FlashrtError(Exception):

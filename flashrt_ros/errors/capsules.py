@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flashrt_ros.errors.base import FlashrtError
+from typing import Unpack
+
+from flashrt_ros.errors.base import FlashrtError, Parts
 
 
 class CapsuleNotFoundError(FlashrtError):
@@ -81,9 +83,7 @@ class CapsuleArchiveError(FlashrtError):
     Args:
         what: What was refused, the file included.
         reason: One word for programs: "foreign", "truncated", "header" or "payload".
-        expected: As in the base class.
-        found: As in the base class.
-        fix: As in the base class.
+        **parts: As in the base class.
     """
 
     code = 210
@@ -94,12 +94,10 @@ class CapsuleArchiveError(FlashrtError):
         what: str,
         *,
         reason: str = "",
-        expected: object = None,
-        found: object = None,
-        fix: str | None = None,
+        **parts: Unpack[Parts],
     ) -> None:
         self.reason = reason
-        super().__init__(what, expected=expected, found=found, fix=fix)
+        super().__init__(what, **parts)
 
 
 class CapsuleVersionError(FlashrtError):
@@ -129,9 +127,7 @@ class EpisodeError(FlashrtError):
     Args:
         what: What failed, the participant and its error included.
         participant: Its name; "" where none is to blame.
-        expected: As in the base class.
-        found: As in the base class.
-        fix: As in the base class.
+        **parts: As in the base class.
     """
 
     code = 214
@@ -142,9 +138,7 @@ class EpisodeError(FlashrtError):
         what: str,
         *,
         participant: str = "",
-        expected: object = None,
-        found: object = None,
-        fix: str | None = None,
+        **parts: Unpack[Parts],
     ) -> None:
         self.participant = participant
-        super().__init__(what, expected=expected, found=found, fix=fix)
+        super().__init__(what, **parts)

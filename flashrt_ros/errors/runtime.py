@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flashrt_ros.errors.base import FlashrtError
+from typing import Unpack
+
+from flashrt_ros.errors.base import FlashrtError, Parts
 
 
 class SpecError(FlashrtError):
@@ -26,9 +28,7 @@ class CaptureError(FlashrtError):
         what: What was refused, the op and the line included.
         op: Name of the op, "" where no op is at fault.
         source: ``file:line`` in the program, "" where no line is at fault.
-        expected: As in the base class.
-        found: As in the base class.
-        fix: As in the base class.
+        **parts: As in the base class.
     """
 
     code = 102
@@ -40,13 +40,11 @@ class CaptureError(FlashrtError):
         *,
         op: str = "",
         source: str = "",
-        expected: object = None,
-        found: object = None,
-        fix: str | None = None,
+        **parts: Unpack[Parts],
     ) -> None:
         self.op = op
         self.source = source
-        super().__init__(what, expected=expected, found=found, fix=fix)
+        super().__init__(what, **parts)
 
 
 class UnknownShapeKeyError(FlashrtError):
@@ -69,9 +67,7 @@ class BackendError(FlashrtError):
     Args:
         what: What failed.
         is_torn: Whether a replay may have written STATE or INPUT in part.
-        expected: As in the base class.
-        found: As in the base class.
-        fix: As in the base class.
+        **parts: As in the base class.
     """
 
     code = 105
@@ -82,12 +78,10 @@ class BackendError(FlashrtError):
         what: str,
         *,
         is_torn: bool = False,
-        expected: object = None,
-        found: object = None,
-        fix: str | None = None,
+        **parts: Unpack[Parts],
     ) -> None:
         self.is_torn = is_torn
-        super().__init__(what, expected=expected, found=found, fix=fix)
+        super().__init__(what, **parts)
 
 
 class DeviceLostError(BackendError):

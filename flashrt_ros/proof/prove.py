@@ -277,6 +277,11 @@ class _Prover:
         walk = Walk(rig, lane, self._history, ordinal=start.ordinal)
         return first_difference(walk, start.frames)
 
+    def _follow_each(self, rig: Rig, lane: int, starts: Sequence[_Start]) -> tuple[int, str] | None:
+        """Follow one start after the other, up to the first that differs."""
+        differences = (self._follow(rig, lane, start) for start in starts)
+        return next((found for found in differences if found is not None), None)
+
     def _check_poison(self, rig: Rig, starts: list[_Start]) -> None:
         starts.extend(self._record(rig, index) for index in range(NUM_STARTS))
         for start in starts:
@@ -328,30 +333,25 @@ class _Prover:
     # other lanes and instances -----------------------------------------------------------
 
     def _check_lane(self, rig: Rig, starts: Sequence[_Start]) -> None:
-        for start in starts:
-            difference = self._follow(rig, 1, start)
-            if difference is not None:
-                self._find(
-                    CheckName.LANE,
-                    difference[1],
-                    f"differs at tick {difference[0]} on another lane, restored from the same "
-                    "capsule",
-                )
-                return
+        difference = self._follow_each(rig, 1, starts)
+        if difference is not None:
+            self._find(
+                CheckName.LANE,
+                difference[1],
+                f"differs at tick {difference[0]} on another lane, restored from the same capsule",
+            )
 
     def _check_fresh(self, starts: Sequence[_Start]) -> None:
         with Rig(self._create(), backend=self._backend) as fresh:
-            for start in starts:
-                difference = self._follow(fresh, 0, start)
-                if difference is not None:
-                    self._find(
-                        CheckName.FRESH,
-                        difference[1],
-                        f"differs at tick {difference[0]} in a fresh instance of the model: what "
-                        "programs read outside their buffers must be the same every time the "
-                        "model is made and captured",
-                    )
-                    return
+            difference = self._follow_each(fresh, 0, starts)
+        if difference is not None:
+            self._find(
+                CheckName.FRESH,
+                difference[1],
+                f"differs at tick {difference[0]} in a fresh instance of the model: what programs "
+                "read outside their buffers must be the same every time the model is made and "
+                "captured",
+            )
 
     def _check_histories(self, rig: Rig) -> None:
         for index in range(NUM_HISTORIES):

@@ -150,6 +150,7 @@ def test_who_looks_for_an_answer_sleeps_when_its_time_is_up(
     def answer(sock: socket.socket) -> None:
         sock.send(WELCOME)
         ping = protocol.decode_request(sock.recv(65536))
+        assert isinstance(ping, protocol.Ping)
         sleeps.wait(60)
         sock.send(protocol.encode(protocol.Ack(ping.rid)))
 

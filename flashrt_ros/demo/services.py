@@ -140,9 +140,9 @@ class Services:
         request = ResetSimulator.Request(has_seed=True, seed=seed)
         return self.call(ResetSimulator, "sim/reset", request)
 
-    def pause_simulator(self, is_paused: bool) -> None:
-        """Stop the simulator's time, or let it go on."""
-        self.call(SetBool, "sim/pause", SetBool.Request(data=is_paused))
+    def pause_simulator(self) -> None:
+        """Let the simulator's time stand still from here on."""
+        self.call(SetBool, "sim/pause", SetBool.Request(data=True))
 
     # policy ----------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def enter_lab(scene: Scene, goal: Point) -> None:
         _RECORD_S,
         f"{_NUM_FRAMES} recorded observations",
     )
-    scene.services.pause_simulator(True)
+    scene.services.pause_simulator()
     scene.lab_frames = frames[-_NUM_FRAMES:]
     scene.services.tick_by("step")
     scene.reset_policy("lab", _SEED)

@@ -23,8 +23,8 @@ class Commons:
         configs: Of every engine of a policy in the process, in the order of building.
 
     Raises:
-        ConfigError: A channel is shared with nobody or by engines of two devices, or it is fed by
-            what no engine built before leaves.
+        ConfigError: A channel is shared with nobody or by engines of two devices, or it is fed
+            twice, or by what no engine built before leaves.
     """
 
     def __init__(self, configs: Sequence[EngineConfig]) -> None:
@@ -32,14 +32,21 @@ class Commons:
         self._engines: dict[str, Engine] = {}
         self._channels: dict[str, SharedChannel] = {}
         for config in configs:
-            for channel in config.shared_channels:
+            for channel in dict.fromkeys(config.shared_channels):
                 self._readers.setdefault(channel, []).append(config)
         for channel, readers in self._readers.items():
             _check_readers(channel, readers)
         names: list[str] = []
         for config in configs:
+            fed: set[str] = set()
             for entry in config.fed_channels:
-                _, engine, _ = parse_fed(entry)
+                channel, engine, _ = parse_fed(entry)
+                if channel in fed:
+                    raise ConfigError(
+                        f"channel '{channel}' of engine '{config.name}' is fed twice",
+                        expected="one entry of 'fed_channels' for each channel",
+                    )
+                fed.add(channel)
                 if engine not in names:
                     raise ConfigError(
                         f"engine '{config.name}' can't be fed by engine '{engine}'",
@@ -129,9 +136,14 @@ def _check_readers(channel: str, readers: Sequence[EngineConfig]) -> None:
             expected="'shared_channels' of another engine of the same process to name it too",
             fix="start both in one process: python -m flashrt_ros.engine --config ... --config ...",
         )
-    if len({reader.device for reader in readers}) > 1:
+    if len({_numbered(reader.device) for reader in readers}) > 1:
         raise ConfigError(
             f"channel '{channel}' can't be shared by engines of different devices",
             expected="the same 'device' for each",
             found=", ".join(f"{reader.name}: {reader.device}" for reader in readers),
         )
+
+
+def _numbered(device: str) -> str:
+    """Return a device's name with its number: "cuda" is the first."""
+    return "cuda:0" if device == "cuda" else device

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from flashrt_ros.engine import protocol
+from flashrt_ros.engine.address import socket_path
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.host_channels import Commons, parse_fed
@@ -133,6 +134,11 @@ def config(name: str, **changes: Any) -> EngineConfig:
         ([config("a", fed_channels=("goal = b:latent",)), config("b")], "named before it"),
         ([config("a", fed_channels=("goal = a:latent",))], "named before it"),
         ([config("a"), config("b", fed_channels=("goal",))], "can't be read"),
+        ([config("a", shared_channels=("goal", "goal")), config("b")], "with nobody"),
+        (
+            [config("a"), config("b", fed_channels=("goal = a:latent", "goal = a:other"))],
+            "fed twice",
+        ),
     ],
 )
 def test_what_can_not_be_is_refused_before_anything_is_built(
@@ -140,6 +146,41 @@ def test_what_can_not_be_is_refused_before_anything_is_built(
 ) -> None:
     with pytest.raises(ConfigError, match=match):
         Commons(configs)
+
+
+def test_the_first_device_has_two_names() -> None:
+    shared = {"shared_channels": ("goal",)}
+    Commons([config("a", device="cuda", **shared), config("b", device="cuda:0", **shared)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"fed_channels": ["goal = {first}:nothing"]}, "UNKNOWN_CHANNEL"),
+        ({"seam_max_step": [0.1]}, "CONFIG"),
+    ],
+    ids=["before its engine", "in its engine"],
+)
+def test_a_member_that_can_not_start_is_named_and_keeps_no_name(
+    runtime_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    error: str,
+) -> None:
+    """After the first one was built, and the channel that both read was made."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    names = [f"tests/fails/{os.getpid()}/{number}" for number in range(2)]
+    one, two = ({"name": name, "shared_channels": ["goal"]} for name in names)
+    wrong = json.loads(json.dumps(changes).replace("{first}", names[0]))
+    with pytest.raises(RuntimeError) as caught:
+        Two(tmp_path, one, {**two, **wrong})
+    assert f"engine '{names[1]}': {error}" in str(caught.value)
+    assert "(1, " in str(caught.value), "the exit code"
+    assert not [name for name in names if socket_path(name).exists()]
+    process = Two(tmp_path, one, two)
+    assert process.stop()[0] == 0
+    os.close(process.log_fd)
 
 
 def test_a_channel_that_the_model_lacks_is_refused() -> None:

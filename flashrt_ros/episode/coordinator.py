@@ -132,7 +132,7 @@ class Episodes:
         The manifest goes first: what a participant that is not there kept is left to it.
 
         Returns:
-            The parts of those participants that kept a capsule.
+            The parts of participants that are not here and kept a capsule: it stays with them.
 
         Raises:
             CapsuleNotFoundError: There is no episode of this name.

@@ -30,13 +30,13 @@ def start_echo(
 ) -> Callable[..., Any]:
     """Starts an engine whose goal has a scene of so many bytes."""
 
-    def start(num_bytes: int, **config: object) -> Any:
+    def start(num_bytes: int, *more: str, **config: object) -> Any:
         monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
         monkeypatch.setenv("FLASHRT_ECHO_ITEMS", str(num_bytes // 4))
         small = {"num_standby_lanes": 0, "num_branch_lanes": 0, "rollback_depth": 0}
         name = f"echo/{os.getpid()}/{num_bytes}"
         arguments = ("--model-factory", "echo_policy:make")
-        return start_engine(name, arguments, **{**small, **config})
+        return start_engine(name, (*arguments, *more), **{**small, **config})
 
     return start
 

@@ -44,7 +44,7 @@ class Stop(msgspec.Struct, array_like=True, tag=25, frozen=True):
 
 
 class Welcome(msgspec.Struct, array_like=True, tag=64, frozen=True):
-    """The engine's side of the handshake. ``engine_epoch`` is new for every process."""
+    """The engine's side of the handshake. ``engine_epoch`` is new for every engine."""
 
     rid: int
     version: int

@@ -10,7 +10,7 @@ from functools import partial
 
 from flashrt_ros.episode.catalog import Catalog, OnDamage, ignore_damage
 from flashrt_ros.episode.manifest import Manifest, Part, check_episode_name, check_parts
-from flashrt_ros.episode.participant import Participant, Taking
+from flashrt_ros.episode.participant import Participant, PolicyParticipant, Taking
 from flashrt_ros.errors import CapsuleNameTakenError, EpisodeError, FlashrtError
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Episodes:
 
     def __init__(
         self,
-        policy: Participant,
+        policy: PolicyParticipant,
         others: Sequence[Participant],
         catalog: Catalog,
         *,
@@ -42,6 +42,7 @@ class Episodes:
         absent: Sequence[str] = (),
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._policy = policy
         self._participants = (*others, policy)
         self._catalog = catalog
         self._env_index = env_index
@@ -160,7 +161,7 @@ class Episodes:
                     one.hold()
             yield
         except BaseException as error:
-            problems = {one.name: _try(one, "revert", one.revert) for one in reversed(held)}
+            problems = self._revert(held)
             if isinstance(error, _BlamedError) and error.verb == "hold":
                 del problems[error.participant]
             left = "; ".join(problem for problem in problems.values() if problem)
@@ -171,6 +172,23 @@ class Episodes:
                     fix=f"not put back: {left}; restore an episode, or reset" if left else None,
                 ) from error.__cause__
             raise
+
+    def _revert(self, held: Sequence[Participant]) -> dict[str, str]:
+        """Have everybody go on as they were, and return what went wrong with whom.
+
+        The policy is moved first, so that a goal that comes from who goes on is not lost by
+        it, and ticks last, so that it acts on nothing that is still to go back.
+        """
+        policy = self._policy
+        problems = {}
+        if policy in held:
+            problems[policy.name] = _try(policy, "undo", policy.undo)
+        for one in reversed([one for one in held if one is not policy]):
+            problems[one.name] = _try(one, "revert", one.revert)
+        if policy in held:
+            problem = _try(policy, "revert", policy.revert)
+            problems[policy.name] = problems[policy.name] or problem
+        return problems
 
     def _release(self) -> None:
         for one in self._participants:

@@ -222,20 +222,28 @@ class EnginePart:
         finally:
             self._end()
 
-    def revert(self) -> None:
-        """Bring back what was replaced, forget what was taken, and go on.
+    def undo(self) -> None:
+        """Bring back what was replaced, and stand still.
 
         Raises:
             BusyError: Somebody else has moved the environment since; it is left there.
             FlashrtError: The engine refuses, or is gone.
         """
-        taken, replaced, self._replaced = self._taken, self._replaced, ""
+        replaced, self._replaced = self._replaced, ""
+        if replaced:
+            self._bring_back(replaced)
+
+    def revert(self) -> None:
+        """Bring back what was replaced, forget what was taken, and go on.
+
+        Raises:
+            FlashrtError: As :meth:`undo`.
+        """
         try:
-            if replaced:
-                self._bring_back(replaced)
-            if taken:
+            self.undo()
+            if self._taken:
                 with self._use() as client:
-                    self._forget(client, taken)
+                    self._forget(client, self._taken)
         finally:
             try:
                 self.release()

@@ -65,3 +65,10 @@ class Participant(Protocol):
 
     def drop(self, part: Part) -> None:
         """Forget what :meth:`take` kept for a state; one that is gone already is no error."""
+
+
+class PolicyParticipant(Participant, Protocol):
+    """The one whose ticks move everything else: it goes back first, and goes on last."""
+
+    def undo(self) -> None:
+        """Bring back what was replaced, if anything was; held until the :meth:`revert` after it."""

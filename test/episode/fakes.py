@@ -69,15 +69,22 @@ class Fake:
     def settle(self) -> None:
         self.replaced = None
 
+    def undo(self) -> None:
+        self.log.append(f"undo {self._name}")
+        self._undo()
+
     def revert(self) -> None:
-        self.log.append("revert")
-        if self.replaced is not None:
-            self.state, self.replaced = self.replaced, None
+        self.log.append(f"revert {self._name}")
+        self._undo()
         self._release()
 
     def drop(self, part: Part) -> None:
         self.log.append("drop")
         self.kept.pop(part.capsule_id, None)
+
+    def _undo(self) -> None:
+        if self.replaced is not None:
+            self.state, self.replaced = self.replaced, None
 
     def _hold(self) -> None:
         self.is_held = True

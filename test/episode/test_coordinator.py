@@ -148,6 +148,27 @@ def test_a_participant_that_raises_what_it_likes_is_named_and_all_go_back(rig: R
     assert rig.is_free()
 
 
+@pytest.mark.parametrize("verb", ["put", "release"])
+def test_a_policy_goes_back_first_and_ticks_last(rig: Rig, verb: str) -> None:
+    rig.episodes.snapshot("one")
+    rig.tick()
+    policy = rig.fakes["policy"]
+    order: list[str] = []
+    for fake in rig.fakes.values():
+        fake.log = order
+    policy.fail_at(verb, late=True)
+    with pytest.raises(EpisodeError):
+        rig.episodes.restore("one")
+    backward = ["undo policy", "revert sim", "revert planner", "revert policy"]
+    assert order[-4:] == backward
+    order.clear()
+    policy.fail_at("")
+    rig.fakes["sim"].fail_at("hold")
+    with pytest.raises(EpisodeError):
+        rig.episodes.restore("one")
+    assert order == ["hold", "hold", "revert sim", "revert planner"]
+
+
 def test_one_that_can_not_be_put_back_is_named(rig: Rig) -> None:
     rig.episodes.snapshot("one")
     sim = rig.fakes["sim"]

@@ -95,8 +95,14 @@ def end_of_life(stamp_ns: int, lifetime_ns: int) -> int:
         0 for never, otherwise 1 to 2**63 - 1.
 
     Raises:
-        PayloadRangeError: The lifetime is negative.
+        PayloadRangeError: The lifetime is negative, or the stamp no 64-bit number.
     """
+    if not -_LAST_NS <= stamp_ns <= _LAST_NS:  # msgpack goes further, what keeps it does not
+        raise PayloadRangeError(
+            "a payload's stamp is out of range",
+            expected=f"{-_LAST_NS} to {_LAST_NS} ns",
+            found=stamp_ns,
+        )
     if lifetime_ns < 0:
         raise PayloadRangeError(
             "a payload can't have a negative lifetime", expected="0 ns or more", found=lifetime_ns

@@ -96,7 +96,8 @@ class Intake(Inbox):
 
         Raises:
             LoanError: Not this writer's loan.
-            PayloadRangeError: The lifetime is negative. The slot goes back.
+            PayloadRangeError: The lifetime is negative, or the stamp no 64-bit number. The slot
+                goes back.
             StaleGenerationError: Loaned before the barrier. The slot goes back.
             StaleStampError: Stamped before the barrier. The slot goes back.
 
@@ -140,7 +141,7 @@ class Intake(Inbox):
 
         Raises:
             LoanError: Not this writer's loan, or no goal of this environment.
-            PayloadRangeError: The lifetime is negative.
+            PayloadRangeError: The lifetime is negative, or the stamp no 64-bit number.
             StaleGenerationError: Loaned before the barrier.
             StaleStampError: Stamped before the barrier.
         """

@@ -103,6 +103,14 @@ def test_an_interrupt_hands_a_lifetime_over_and_refuses_a_negative_one(rig: Any)
     assert rig.goals._ring.loaned_slot is None
 
 
+@pytest.mark.parametrize("stamp_ns", [2**63, 2**64 - 1, -(2**63)])
+def test_a_stamp_that_no_capsule_could_keep_is_refused(rig: Any, stamp_ns: int) -> None:
+    with pytest.raises(PayloadRangeError, match="stamp"):
+        rig.goal(0.1, 0.1, stamp_ns=stamp_ns)
+    assert rig.goals._ring.loaned_slot is None
+    assert rig.goal(0.1, 0.1, stamp_ns=2**63 - 1) == 1
+
+
 # ages ----------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 
 from flashrt_ros.errors import BusyError
-from flashrt_ros.nodes.services import fill_failure
+from flashrt_ros.nodes.services import SERVICE_QOS, fill_failure
 
 _Job = Callable[[], None]
 
@@ -65,7 +65,9 @@ class DeferredServices:
             self._jobs.put(run)
             return await done
 
-        self._node.create_service(kind, name, answer, callback_group=self._group)
+        self._node.create_service(
+            kind, name, answer, qos_profile=SERVICE_QOS, callback_group=self._group
+        )
 
     def close(self, timeout_s: float = 2.0) -> None:
         """End the thread after the request in progress; idempotent."""

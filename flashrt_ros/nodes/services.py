@@ -8,9 +8,14 @@ from typing import Any, TypeVar
 
 from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.service import Service
 
 from flashrt_ros.errors import FlashrtError
+
+SERVICE_QOS = QoSProfile(depth=256, reliability=ReliabilityPolicy.RELIABLE)
+"""ROS keeps ten requests by default and loses those before them without a word: too few for a
+trainer that resets all its environments at once."""
 
 Response = TypeVar("Response")
 
@@ -63,4 +68,4 @@ def serve(
             return fresh
         return response
 
-    return node.create_service(kind, name, answer, callback_group=group)
+    return node.create_service(kind, name, answer, qos_profile=SERVICE_QOS, callback_group=group)

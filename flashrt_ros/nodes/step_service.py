@@ -18,7 +18,7 @@ from flashrt_ros.nodes import messages
 from flashrt_ros.nodes.conversions import duration_to_ns, stamp_to_ns
 from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.links import Link
-from flashrt_ros.nodes.services import fill_failure
+from flashrt_ros.nodes.services import SERVICE_QOS, fill_failure
 from flashrt_ros.srv import Step
 
 _Job = Callable[[], None]
@@ -64,7 +64,13 @@ class StepService:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="step", daemon=True)
         self._thread.start()
-        node.create_service(Step, "~/step", self._answer, callback_group=ReentrantCallbackGroup())
+        node.create_service(
+            Step,
+            "~/step",
+            self._answer,
+            qos_profile=SERVICE_QOS,
+            callback_group=ReentrantCallbackGroup(),
+        )
 
     def reset(self) -> None:
         """End the session; the next step opens another. Waits for a step in progress."""

@@ -209,10 +209,16 @@ class Peer:
         self.meet(kind, name)
         return self._clients[name].call_async(request)
 
-    def meet(self, kind: Any, name: str) -> None:
-        """Have a service and its client here know each other, while the node still answers."""
+    def meet(self, kind: Any, name: str, *, depth: int = 10) -> None:
+        """Have a service and its client here know each other, while the node still answers.
+
+        ``depth`` says how many requests and answers may wait here.
+        """
+        from rclpy.qos import QoSProfile
+
         if name not in self._clients:
-            client = self.node.create_client(kind, name)
+            qos = QoSProfile(depth=depth)
+            client = self.node.create_client(kind, name, qos_profile=qos)
             self._clients[name] = client
             self.until(client.service_is_ready, f"service {name}")
             self._until_known_to(self.until(lambda: self._owner(name), f"the node of {name}"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flashrt_ros.engine.latches import Latches
     from flashrt_ros.engine.timeline import Environment, Timeline
 
-_LAST_NS = 2**63 - 1
+_FIRST_NS, _LAST_NS = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ def end_of_life(stamp_ns: int, lifetime_ns: int) -> int:
     Raises:
         PayloadRangeError: The lifetime is negative, or the stamp no 64-bit number.
     """
-    if not -_LAST_NS <= stamp_ns <= _LAST_NS:  # msgpack goes further, what keeps it does not
+    if not _FIRST_NS <= stamp_ns <= _LAST_NS:  # msgpack goes further, what keeps it does not
         raise PayloadRangeError(
             "a payload's stamp is out of range",
-            expected=f"{-_LAST_NS} to {_LAST_NS} ns",
+            expected=f"{_FIRST_NS} to {_LAST_NS} ns",
             found=stamp_ns,
         )
     if lifetime_ns < 0:

@@ -108,7 +108,7 @@ def test_a_stamp_that_no_capsule_could_keep_is_refused(rig: Any, stamp_ns: int) 
     with pytest.raises(PayloadRangeError, match="stamp"):
         rig.goal(0.1, 0.1, stamp_ns=stamp_ns)
     assert rig.goals._ring.loaned_slot is None
-    assert rig.goal(0.1, 0.1, stamp_ns=2**63 - 1) == 1
+    rig.goal(0.1, 0.1, stamp_ns=2**63 - 1)  # the control
 
 
 # ages ----------------------------------------------------------------------------------------

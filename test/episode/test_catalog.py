@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -167,7 +168,7 @@ def test_what_takes_a_name_over_is_told_what_had_it(tmp_path: Path) -> None:
         {"parts": (Part("sim", "k", facts={"log": "\udcff"}),)},
     ],
 )
-def test_what_could_not_be_read_is_not_kept(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_what_could_not_be_read_is_not_kept(tmp_path: Path, changes: dict[str, Any]) -> None:
     with FolderCatalog(tmp_path / "episodes") as catalog:
         catalog.write(manifest(), replace=False)
         with pytest.raises(CapsuleArchiveError):

@@ -12,7 +12,6 @@ pytest.importorskip("rclpy")
 from builtin_interfaces.msg import Duration
 
 from flashrt_ros.errors import NotActiveError
-from flashrt_ros.nodes import episode_part
 from flashrt_ros.nodes.episode_part import EpisodePartService
 from flashrt_ros.srv import EpisodePart
 from test.episode.fakes import Fake
@@ -42,7 +41,7 @@ class Offered:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
-        monkeypatch.setattr(episode_part.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr("flashrt_ros.nodes.episode_part.time.monotonic", lambda: self.now_s)
         self.node, self.fake = Node(), Fake("sim")
         EpisodePartService(self.node, self.fake)  # type: ignore[arg-type]
 

@@ -18,6 +18,9 @@ from flashrt_ros.planner.reading import bare_words, check_numbers
 from flashrt_ros.planner.scorers import find_scorer
 from flashrt_ros.planner.turn import TurnSpec
 
+_REPLACED = "\ufffd"
+"""What ROS makes of bytes that are no UTF-8; nobody says it."""
+
 MODES = ("new", "append")
 """From a prefix or named capsule, or after the turn before."""
 
@@ -150,8 +153,15 @@ def _text_tokens(core: PlannerCore, line: str, given: bytes) -> list[int]:
 def _line(data: bytes) -> str:
     """Return a text as one line: a line break would end an instruction."""
     try:
-        return " ".join(data.decode("utf-8").split())
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise PayloadTypeError(
             "an instruction is no text", expected="valid UTF-8", found=error
         ) from error
+    if _REPLACED in text:
+        raise PayloadTypeError(
+            "an instruction is no text",
+            expected="valid UTF-8",
+            found=f"what stands for bytes that were none, at character {text.index(_REPLACED)}",
+        )
+    return " ".join(text.split())

@@ -293,6 +293,8 @@ def test_a_scorer_of_the_users_own_decides(make_rig: Callable[..., Rig]) -> None
         ({"text": ""}, PayloadShapeError, "empty"),
         ({"text": " \n "}, PayloadShapeError, "empty"),
         ({"text": b"\xff\xfe"}, PayloadTypeError, "UTF-8"),
+        ({"text": "go \ufffd left"}, PayloadTypeError, "UTF-8, found .* at character 3"),
+        ({"context": "block at \ufffd".encode()}, PayloadTypeError, "UTF-8"),
         ({"text": "go to the Kühlschrank"}, PayloadRangeError, "lacks"),
         ({"text": "x" * 4000}, PayloadShapeError, "640 tokens"),
         ({"text": "", "tokens": (1, 132)}, PayloadRangeError, "0 to 131"),

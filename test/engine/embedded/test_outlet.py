@@ -410,6 +410,10 @@ def test_branches_of_the_planner_show_nothing(chain: Chain) -> None:
     chain.planner.engine.handle(protocol.Select(1, 0, branch, True))
     chain.planner.engine.step(protocol.Step(2, 0, 4, -1, 0, 0))  # pops what the branch made
     left = chain.plan()  # on the lane that the branch had
+    core, lane = chain.planner.engine.core, chain.planner.engine.environment(0).lane
+    assert lane.index > 0, "not the one that was captured"
+    seen = struct.unpack("2d", core.read_output(lane, LATENT.extremes))
+    assert seen == (min(left), max(left)), "told by the graph of that lane"
     chain.policy.observe()
     chain.policy.chunk()
     assert chain.policy.in_force() == left

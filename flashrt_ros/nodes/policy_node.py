@@ -206,6 +206,7 @@ class PolicyNode(SessionNode):
         tick_source, rate_hz = settings.text("tick_source"), settings.number("rate_hz")
         assert self._acting is not None
         self._acting.begin(period_s=1.0 / rate_hz if tick_source == "timer" else None)
+        self._take_over(env_index)
         self._is_acting = True
         self._timer_hz = rate_hz if tick_source == "timer" else None
         self._fence.open()
@@ -222,6 +223,13 @@ class PolicyNode(SessionNode):
         self._publish_home()
         pace = "stepped" if tick_source == "step" else f"ticking at {rate_hz:g} Hz"
         self.log.info(f"active: {pace}")
+
+    def _take_over(self, env_index: int) -> None:
+        """Stop ticks that a node which was killed has left going: what they queued is older."""
+        with self.verbs.use() as client:
+            if client.status(env_index=env_index).state == "active":
+                moved = client.deactivate(env_index=env_index)
+                self._fence.note(env_index, moved.generation, moved.tick)
 
     def deactivate(self) -> None:
         """Take the safety action, then let the engine stop ticking at a boundary.

@@ -223,6 +223,12 @@ class Peer:
             self.until(client.service_is_ready, f"service {name}")
             self._until_known_to(self.until(lambda: self._owner(name), f"the node of {name}"))
 
+    def forget_services(self) -> None:
+        """Meet every service again before its next call: the node behind it is another one."""
+        for client in self._clients.values():
+            self.node.destroy_client(client)
+        self._clients.clear()
+
     def _owner(self, service: str) -> str:
         """The node that offers a service, "" while the graph does not say."""
         known = {name for name, _ in self.node.get_service_names_and_types()}

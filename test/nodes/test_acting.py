@@ -399,3 +399,25 @@ def test_nothing_made_before_a_reset_or_a_deactivation_comes_after_it(
     # The control: the same question finds what a policy that goes on publishes.
     act()
     assert heard_after(time.time_ns())
+
+
+def test_a_node_takes_over_from_one_that_was_killed_without_its_leftovers(
+    bench: Bench, peer: Peer
+) -> None:
+    """The engine goes on ticking for nobody: what it has queued was made before."""
+    bench.engine()
+    first = bench.policy(observation_lifetime_s=0, watchdog_ticks=0)
+    robot = Robot(peer)
+    robot.act()
+    commands = peer.listen_timed(Float64MultiArray, f"{NODE}/commands")
+    chunks = peer.listen_timed(ActionChunk, f"{NODE}/action_chunk")
+    for _ in range(2):
+        first.kill()
+        peer.spin_some()
+        peer.forget_services()
+        commands.clear()
+        chunks.clear()
+        first = bench.policy(observation_lifetime_s=0, watchdog_ticks=0)
+        peer.bring_up(NODE)
+        peer.until(lambda: len(commands) > 10 and chunks, "commands")
+        assert chunks[0][0] < commands[0][0]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NODE = "policy_node"
 
-EXPECTED = {
+EXPECTED: dict[str, set[type[errors.FlashrtError]]] = {
     "reset": set(),
     "reset_episode": set(),
     "capsule/snapshot": set(),

@@ -12,6 +12,7 @@ from flashrt_ros.capsule.archivist import Archivist
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.copy_job import Copy, CopyJob
 from flashrt_ros.capsule.filing import Done, Filing, WriteRequest
+from flashrt_ros.capsule.keeper import RETRY_NS, Keeper
 from flashrt_ros.capsule.record import CapsuleRecord
 from flashrt_ros.capsule.room import NotYet, Room
 from flashrt_ros.capsule.shelf import KEPT, SPILLED, Shelf
@@ -27,9 +28,6 @@ logger = logging.getLogger(__name__)
 
 POLL_NS = 1_000_000
 """How often a file that is under way is asked for."""
-
-RETRY_NS = 5_000_000_000
-"""How long the disk is left alone after it refused a file."""
 
 CLOSE_S = 60.0
 """Longest wait for one file at the end."""
@@ -67,6 +65,7 @@ class Mover:
         self._store = store
         self._room: Room = store.room
         self._filing = Filing(archivist, shelves, fence)
+        self._keeper = Keeper(store, self.write, now_ns)
         self._copy = copy
         self._now_ns = now_ns
         self._job: CopyJob | None = None
@@ -90,13 +89,8 @@ class Mover:
         self._room.has_changed = True
 
     def persist(self, capsule: Capsule, key: str) -> None:
-        """Have a persisted capsule written, in place of the file of that key."""
-
-        def done(answer: CapsuleRecord | FlashrtError) -> None:
-            if isinstance(answer, FlashrtError) and self._store.has(capsule.id):
-                logger.error("capsule '%s' is not persisted: %s", capsule.title, answer)
-
-        self.write(capsule, KEPT, key, done)
+        """Have a persisted capsule written, in place of the file of that key; see ``Keeper``."""
+        self._keeper.persist(capsule, key)
 
     def read(self, shelf: str, key: str, block: Block, done: Done) -> None:
         """Read a file into a block of the lowest memory tier; ``done`` is told later."""
@@ -134,7 +128,7 @@ class Mover:
             return self._polled_ns
         if self._filing.num_pending:
             return self._polled_ns + POLL_NS
-        return self._retry_ns or None
+        return min(filter(None, (self._retry_ns, self._keeper.next_ns)), default=None)
 
     def advance(self, max_bytes: int) -> bool:
         """Do one slice of work; True if something was moved, so that who waits may try again."""
@@ -143,6 +137,7 @@ class Mover:
             self._retry_ns = 0
             self._room.disk_error = None
             self._room.has_changed = True
+        self._keeper.advance()
         if self._filing.poll():
             # who waited for it is served before it can be moved away again
             return True

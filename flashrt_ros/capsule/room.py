@@ -180,10 +180,12 @@ class Room:
                 if c.pinned and not c.is_automatic
             )
             used = [f"{t.name} {t.used_bytes} of {t.quota_bytes}" for t in self.all_tiers]
+            refused = "" if self.disk_error is None else f"; no file is written: {self.disk_error}"
             raise CapsuleQuotaError(
                 f"no room can be made for a capsule in the tier {tier.name}",
                 expected=f"{tier.block_bytes} bytes free",
-                found=f"{', '.join(used)} bytes in use, {pinned * tier.block_bytes} of them pinned",
+                found=f"{', '.join(used)} bytes in use, "
+                f"{pinned * tier.block_bytes} of them pinned{refused}",
                 fix="drop or unpin capsules, or raise the quotas",
             )
 

@@ -133,7 +133,8 @@ def test_a_disk_that_refuses_is_left_alone_for_a_while(yard: Yard) -> None:
     yard.take(1)
     yard.take(2)
     yard.settle()
-    with pytest.raises(CapsuleQuotaError):
+    # the quota has room: what has none is the disk
+    with pytest.raises(CapsuleQuotaError, match="no file is written: no room"):
         yard.take(3)
     yard.spilled.refusal = None
     yard.now_ns += 10**10
@@ -277,6 +278,30 @@ def test_a_persisted_file_serves_as_the_lower_copy(yard: Yard) -> None:
     assert not yard.spilled.files
     fetch(yard, "kept")
     assert yard.value("kept") == 1
+
+
+def test_a_persisted_one_is_written_once_the_disk_has_room(
+    yard: Yard, caplog: pytest.LogCaptureFixture
+) -> None:
+    yard.kept.refusal = CapsuleDiskFullError("no room")
+    kept = yard.take(1, name="kept", persist=True)
+    gone = yard.take(2, name="gone", persist=True)
+    yard.settle()
+    yard.store.drop(gone.id)
+    for _ in range(3):
+        yard.settle()
+        assert not yard.kept.files
+        due_ns = yard.mover.next_ns()
+        assert due_ns is not None
+        yard.now_ns = due_ns
+    assert [record.message for record in caplog.records] == [
+        f"capsule '{name}' is not persisted yet: no room" for name in ("kept", "gone")
+    ]
+    yard.kept.refusal = None
+    yard.settle()
+    assert list(yard.kept.files) == ["kept"]
+    assert yard.store.get(kept.id).digest
+    assert yard.mover.next_ns() is None
 
 
 def test_the_end_finishes_what_was_to_be_kept() -> None:

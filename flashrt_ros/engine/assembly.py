@@ -22,7 +22,7 @@ from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment
 from flashrt_ros.errors import ConfigError
-from flashrt_ros.models.base import PolicyModel
+from flashrt_ros.models.base import PolicyModel, slot_binding
 from flashrt_ros.models.checks import check_model
 from flashrt_ros.models.seam import SeamPolicy
 from flashrt_ros.runtime.arena import Arena
@@ -143,6 +143,7 @@ def _build(
             graphs,
             (fed_key(plan.latch, fed), *plan.nodes[1:]),
             between=between and fed_key(between, fed),
+            slot_bindings=[slot_binding(channel.name) for channel in model.channels()],
         )
         for fed in (frozenset[str](), *variants(feeds))
     }

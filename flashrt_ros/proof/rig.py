@@ -13,7 +13,7 @@ from typing import Self
 import torch
 import xxhash
 
-from flashrt_ros.models.base import NOISE_SEED, PolicyModel
+from flashrt_ros.models.base import NOISE_SEED, PolicyModel, slot_binding
 from flashrt_ros.runtime.arena import Block
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.cpu import CpuBackend
@@ -129,7 +129,11 @@ class Rig:
             self.graphs = undo.enter_context(
                 GraphSet(self.backend, self.programs, arena, self.slots)
             )
-            self.plan = Plan(self.graphs, model.plan().nodes)
+            self.plan = Plan(
+                self.graphs,
+                model.plan().nodes,
+                slot_bindings=[slot_binding(channel.name) for channel in model.channels()],
+            )
             pool = LanePool(arena, self.graphs)
             self.lanes: tuple[Lane, ...] = tuple(pool.acquire() for _ in range(num_lanes))
             self._undo = undo.pop_all()

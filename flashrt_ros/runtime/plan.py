@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from flashrt_ros.errors import AbandonedError, SpecError
 from flashrt_ros.runtime.backend import CapturedGraph
@@ -35,6 +35,29 @@ def check_commits_last(nodes: Sequence[CapturedGraph], layout: ArenaLayout) -> N
             )
 
 
+def check_latches_first(nodes: Sequence[CapturedGraph], slot_bindings: Collection[str]) -> None:
+    """Refuse nodes of a plan of which another than the first reads slots.
+
+    Once the device is done with the first, they may be a writer's again.
+
+    Args:
+        nodes: In the order they run.
+        slot_bindings: Buffers that say which slot is read.
+
+    Raises:
+        SpecError: One does; names it and the bindings.
+    """
+    for node in nodes[1:]:
+        read = sorted(node.touched_buffers & set(slot_bindings))
+        if read:
+            raise SpecError(
+                f"node {node.key} of a plan reads slots after the latch node",
+                expected="slots to be read by the first node only",
+                found=f"reads through {', '.join(read)}",
+                fix="copy what it needs to SCRATCH in the latch node",
+            )
+
+
 class Plan:
     """Nodes in the order they run; only the last, the *commit node*, writes STATE or INPUT.
 
@@ -46,11 +69,13 @@ class Plan:
         commit: Place of the commit node, which must be the last; None takes the last.
         between: Key of a graph that may run between two nodes, see
             :meth:`PlanRun.submit_between`; it may write SCRATCH only.
+        slot_bindings: Buffers that say which slot of a writer's is read; only the first node,
+            and the graph between, may read them.
 
     Raises:
         SpecError: There are no nodes, the commit node is not the last, or another node
-            writes STATE or INPUT, or the graph between them anything but SCRATCH: the message
-            names the node and the buffers.
+            writes STATE or INPUT, or another than the first reads slots, or the graph between
+            them writes anything but SCRATCH: the message names the node and the buffers.
         UnknownShapeKeyError: A node is not captured.
     """
 
@@ -61,6 +86,7 @@ class Plan:
         commit: int | None = None,
         *,
         between: ShapeKey | None = None,
+        slot_bindings: Collection[str] = (),
     ) -> None:
         if not nodes:
             raise SpecError("a plan has no nodes", expected="at least a commit node")
@@ -69,7 +95,9 @@ class Plan:
             raise SpecError(
                 "the commit node is not the last node of the plan", expected=last, found=commit
             )
-        check_commits_last([graphs.graph(0, key) for key in nodes], graphs.arena.layout)
+        captured = [graphs.graph(0, key) for key in nodes]
+        check_commits_last(captured, graphs.arena.layout)
+        check_latches_first(captured, slot_bindings)
         if between is not None:
             by_name = graphs.arena.layout.by_name
             written = sorted(

@@ -28,12 +28,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from flashrt_ros.cli.processes import child_environment
-from flashrt_ros.cli.up import (
-    NODE_MODULES,
-    REMAPPINGS,
-    engine_commands,
-    node_parameters,
-)
+from flashrt_ros.cli.up import engine_commands, module_of, node_parameters, remappings
 from flashrt_ros.nodes.configuration import full_namespace, load
 from launch import LaunchContext, LaunchDescription
 
@@ -94,18 +89,18 @@ def _processes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             for name, command in commands.items()
         ),
     ]
-    for name, module in NODE_MODULES.items():
+    for name in configuration.nodes:
         if name == "sim" and not is_true("sim"):
             continue
         parameters = node_parameters(configuration, name, is_true("autostart"))
         entities.append(
             Node(
                 executable=sys.executable,
-                arguments=["-m", module],
+                arguments=["-m", module_of(name)],
                 name=name,
                 namespace=namespace,
                 parameters=[parameters],
-                remappings=[tuple(rule.split(":=")) for rule in REMAPPINGS.get(name, ())],
+                remappings=[tuple(rule.split(":=")) for rule in remappings(configuration, name)],
                 output="screen",
                 additional_env=environment,
                 on_exit=Shutdown(reason=f"{name} ended"),

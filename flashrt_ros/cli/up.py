@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,9 +14,11 @@ import yaml
 from flashrt_ros.cli.printer import write_line
 from flashrt_ros.cli.processes import Processes, ProcessSpec
 from flashrt_ros.cli.signals import STOP_SIGNALS
+from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.nodes.commands import python_module
 from flashrt_ros.nodes.configuration import Configuration, engine_name, load
+from flashrt_ros.nodes.declarations import kind_of
 from flashrt_ros.nodes.folders import run_folder
 from flashrt_ros.nodes.names import check_namespace
 from flashrt_ros.nodes.parameters import Value
@@ -26,10 +29,20 @@ NODE_MODULES = {
     "planner_node": "flashrt_ros.nodes.planner_node",
     "sim": "flashrt_ros.sim.node",
 }
-"""Nodes, by section of the YAML; the simulated robot only where it was asked for."""
+"""Nodes, by kind of the section of the YAML; the simulated robot only where it was asked for."""
 
-REMAPPINGS = {"sim": ("commands:=policy_node/commands",)}
-"""The simulated robot follows the policy."""
+
+def module_of(name: str) -> str:
+    """Return the module that runs a node, by its section of the YAML."""
+    return NODE_MODULES[kind_of(name)]
+
+
+def remappings(configuration: Configuration, name: str) -> tuple[str, ...]:
+    """Return how a node's topics are connected: the simulated robot follows the first policy."""
+    if name != "sim":
+        return ()
+    policy = next(name for name in configuration.nodes if kind_of(name) == "policy_node")
+    return (f"commands:={policy}/commands",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,15 +121,16 @@ def process_specs(
     """
     commands = engine_commands(configuration, folder, namespace, device)
     specs = [ProcessSpec(name, command) for name, command in commands.items()]
-    for name, module in NODE_MODULES.items():
+    for name in configuration.nodes:
         if name == "sim" and not with_sim:
             continue
         file = folder / f"{name}.yaml"
         values = {"/**": {"ros__parameters": node_parameters(configuration, name, autostart)}}
         file.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
-        rules = [f"__ns:=/{namespace.strip('/')}", *REMAPPINGS.get(name, ())]
-        words = [word for rule in rules for word in ("-r", rule)]
-        command = python_module(module, "--ros-args", *words)
+        rules = [f"__ns:=/{namespace.strip('/')}", *remappings(configuration, name)]
+        if name not in NODE_MODULES:
+            rules.append(f"__node:={name}")
+        command = python_module(module_of(name), "--ros-args", *_each("-r", rules))
         specs.append(ProcessSpec(name, (*command, "--params-file", str(file))))
     return tuple(specs)
 
@@ -126,57 +140,68 @@ def engine_commands(
 ) -> dict[str, tuple[str, ...]]:
     """Return the command lines of the engines' processes, names resolved; files go to ``folder``.
 
-    A planner engine with a host has no process of its own: that of its host runs both.
+    All engines of policies are members of one process, so that they can share channels. A
+    planner engine with a host has no process of its own: that of its host runs both.
 
     Args:
         configuration: Checked.
         folder: Must live until every process has read its file.
         namespace: Of the engines.
-        device: Of the policy's engine, and of a planner engine in its process, instead of the
-            configuration's; "" for that one.
+        device: Of the policies' engines, and of a planner engine in their process, instead of
+            the configuration's; "" for that one.
 
     Raises:
         ConfigError: The namespace or the device is none, a node looks for an engine of another
             name, or a planner engine is to join another process than that of the engine.
     """
     check_namespace(namespace)
-    engine = msgspec.structs.replace(
-        configuration.engine,
-        name=engine_name(namespace, configuration.engine.name),
-        device=device or configuration.engine.device,
-    )
-    for name in ("policy_node", "planner_node"):
-        wanted = engine_name(namespace, str(configuration.nodes[name]["engine"]))
-        if wanted != engine.name:
+    engines = [
+        msgspec.structs.replace(
+            engine, name=engine_name(namespace, engine.name), device=device or engine.device
+        )
+        for engine in configuration.engines
+    ]
+    names = [engine.name for engine in engines]
+    for name, values in configuration.nodes.items():
+        wanted = engine_name(namespace, str(values["engine"])) if "engine" in values else names[0]
+        if wanted not in names:
             raise ConfigError(
                 f"{name} looks for another engine than the one started",
-                expected=engine.name,
+                expected=" or ".join(names),
                 found=wanted,
                 fix="make 'engine' of the node and 'name' of the engine agree",
             )
-    engine_file = folder / "engine.json"
-    engine_file.write_bytes(msgspec.json.encode(engine))
+    files = [_write(folder / f"engine{i or ''}.json", one) for i, one in enumerate(engines)]
+    alone = python_module("flashrt_ros.engine", *_each("--config", files))
     planner = _planner_engine(configuration, namespace)
     if planner is None:
-        return {"engine": python_module("flashrt_ros.engine", "--config", str(engine_file))}
+        return {"engine": alone}
     if planner.host:
-        if planner.host != engine.name:
+        if planner.host not in names:
             raise ConfigError(
                 f"planner engine '{planner.name}' is to join a process that is not started",
-                expected=engine.name,
+                expected=" or ".join(names),
                 found=planner.host,
                 fix="make 'host' of the planner engine and 'name' of the engine agree",
             )
         planner = msgspec.structs.replace(planner, device=device or planner.device)
-    planner_file = folder / "planner_engine.json"
-    planner_file.write_bytes(msgspec.json.encode(planner))
+    file = _write(folder / "planner_engine.json", planner)
     if planner.host:
-        words = ("--engine-config", str(engine_file), "--config", str(planner_file))
+        words = (*_each("--engine-config", files), "--config", file)
         return {"engine": python_module("flashrt_ros.planner", *words)}
     return {
-        "engine": python_module("flashrt_ros.engine", "--config", str(engine_file)),
-        "planner_engine": python_module("flashrt_ros.planner", "--config", str(planner_file)),
+        "engine": alone,
+        "planner_engine": python_module("flashrt_ros.planner", "--config", file),
     }
+
+
+def _write(path: Path, config: EngineConfig | PlannerConfig) -> str:
+    path.write_bytes(msgspec.json.encode(config))
+    return str(path)
+
+
+def _each(option: str, values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]
 
 
 def _planner_engine(configuration: Configuration, namespace: str) -> PlannerConfig | None:
@@ -189,13 +214,17 @@ def _planner_engine(configuration: Configuration, namespace: str) -> PlannerConf
     if planner is None:
         return None
     name = engine_name(namespace, planner.name)
-    wanted = str(configuration.nodes["planner_node"]["model_engine"])
-    found = engine_name(namespace, wanted) if wanted else "none"
-    if found != name:
+    wanted = [
+        str(values["model_engine"])
+        for values in configuration.nodes.values()
+        if values.get("model_engine")
+    ]
+    found = {engine_name(namespace, one) for one in wanted} or {"none"}
+    if found != {name}:
         raise ConfigError(
             "planner_node looks for another planner engine than the one started",
             expected=name,
-            found=found,
+            found=", ".join(sorted(found)),
             fix="make 'model_engine' of the node and 'name' of the planner engine agree",
         )
     host = engine_name(namespace, planner.host) if planner.host else ""

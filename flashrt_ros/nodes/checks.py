@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.errors import ConfigError
@@ -16,24 +16,33 @@ from flashrt_ros.nodes.schema import parse_schema
 from flashrt_ros.nodes.words import parse_named_goals
 
 
-def check_nodes(nodes: Mapping[str, Mapping[str, Value]], engine: EngineConfig) -> None:
+def check_nodes(nodes: Mapping[str, Mapping[str, Value]], engines: Sequence[EngineConfig]) -> None:
     """Return unless a node could not work with its parameters, whatever model there is.
 
     Args:
         nodes: One value for every parameter, by section.
-        engine: That they connect to.
+        engines: That they may connect to.
 
     Raises:
         ConfigError: A node could not; names it.
     """
+    by_name = {engine.name.strip("/"): engine for engine in engines}
+    if len(by_name) < len(engines):
+        raise ConfigError(
+            "two engines have one name",
+            expected="a name of its own in each section",
+            found=", ".join(engine.name for engine in engines),
+        )
+    served: dict[tuple[str, int], str] = {}
     for name, values in nodes.items():
         settings = Settings(values)
+        engine = by_name.get(str(values.get("engine", "")).strip("/"))
         if "transforms" in values:
             try:
                 Frames(settings.texts("transforms"))
             except ConfigError as error:
                 raise ConfigError(f"{name}: {error}") from error
-        if "env_index" in values and settings.integer("env_index") >= engine.num_environments:
+        if engine is not None and settings.integer("env_index") >= engine.num_environments:
             raise ConfigError(
                 f"{name} serves an environment that the engine does not have",
                 expected=f"env_index below num_environments, {engine.num_environments}",
@@ -41,6 +50,14 @@ def check_nodes(nodes: Mapping[str, Mapping[str, Value]], engine: EngineConfig) 
             )
         if "cameras" in values:
             _check_cameras(name, settings)
+            place = (settings.text("engine").strip("/"), settings.integer("env_index"))
+            if place in served:
+                raise ConfigError(
+                    f"{name} and {served[place]} serve one environment",
+                    expected="one policy node for each: both would publish its actions",
+                    found=f"environment {place[1]} of engine '{place[0]}' twice",
+                )
+            served[place] = name
         try:
             if "safe_pose" in values:
                 check_conduct(settings)

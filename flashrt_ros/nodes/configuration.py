@@ -14,7 +14,7 @@ import yaml
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.errors import ConfigError, ParameterTypeError, UnknownParameterError
 from flashrt_ros.nodes.checks import check_nodes
-from flashrt_ros.nodes.declarations import SECTIONS
+from flashrt_ros.nodes.declarations import SECTIONS, kind_of
 from flashrt_ros.nodes.parameters import ROS_PARAMETERS, Value, check_values, is_of_ros
 from flashrt_ros.planner.config import PlannerConfig
 
@@ -28,18 +28,25 @@ class Configuration:
     """A checked file.
 
     Attributes:
-        engine: What the engine process is told; its name is not resolved yet.
+        engine: What the engine is told; its name is not resolved yet.
         nodes: One value for every parameter of each node, by section, with those of
             ROS's own (``use_sim_time``, ``qos_overrides``) where the file sets them.
         path: Where it was read.
         planner_engine: What the planner engine's process is told, its name not resolved
             yet; None where the file has no section for it.
+        more_engines: Further engines of the same process, in the file's order.
     """
 
     engine: EngineConfig
     nodes: Mapping[str, Mapping[str, Value]]
     path: Path
     planner_engine: PlannerConfig | None = None
+    more_engines: tuple[EngineConfig, ...] = ()
+
+    @property
+    def engines(self) -> tuple[EngineConfig, ...]:
+        """Every engine of a policy."""
+        return (self.engine, *self.more_engines)
 
 
 def default_config_path() -> Path:
@@ -67,6 +74,9 @@ def default_config_path() -> Path:
 def load(path: Path | None = None) -> Configuration:
     """Read and check a file; every section may be left out.
 
+    A section that is left out has the defaults, unless the file has others of its kind: with
+    ``policy_node_left`` and ``policy_node_right`` alone there is no ``policy_node``.
+
     Args:
         path: ROS parameter file, or None for the packaged one.
 
@@ -87,16 +97,23 @@ def load(path: Path | None = None) -> Configuration:
     sections = _sections(document if document is not None else {}, path)
     common = sections.pop("**", {})
     nodes: dict[str, dict[str, Value]] = {}
-    for name, specs in SECTIONS.items():
-        is_node = name not in ("engine", "planner_engine")
-        given = {**common, **sections.get(name, {})} if is_node else sections.get(name, {})
-        nodes[name] = check_values(name, specs, given)
-        nodes[name].update(_ros_parameters(name, given))
-    engine = _engine(nodes.pop("engine"), EngineConfig)
-    planner_engine = _engine(nodes.pop("planner_engine"), PlannerConfig)
-    check_nodes(nodes, engine)
-    is_wanted = "planner_engine" in sections
-    return Configuration(engine, nodes, path, planner_engine if is_wanted else None)
+    engines: list[EngineConfig] = []
+    planner_engine: PlannerConfig | None = None
+    for kind, specs in SECTIONS.items():
+        for name in [name for name in sections if kind_of(name) == kind] or [kind]:
+            given = sections.get(name, {})
+            if kind == "engine":
+                values = check_values(name, specs, {"name": name, **given})
+                engines.append(_engine(values, EngineConfig))
+            elif kind == "planner_engine":
+                planner = _engine(check_values(name, specs, given), PlannerConfig)
+                planner_engine = planner if name in sections else None
+            else:
+                given = {**common, **given}
+                nodes[name] = check_values(name, specs, given)
+                nodes[name].update(_ros_parameters(name, given))
+    check_nodes(nodes, engines)
+    return Configuration(engines[0], nodes, path, planner_engine, tuple(engines[1:]))
 
 
 def full_namespace(pushed: str, namespace: str) -> str:
@@ -176,7 +193,7 @@ def _sections(document: object, path: Path) -> dict[str, dict[str, object]]:
         for key, value in node.items():
             if key == "ros__parameters":
                 section = name.rsplit("/", 1)[-1]
-                if section not in SECTIONS and section != "**":
+                if not kind_of(section) and section != "**":
                     raise UnknownParameterError(
                         f"{path} has a section '{name}' for a node that is not started from it",
                         expected=", ".join(f"/**/{known}" for known in SECTIONS),

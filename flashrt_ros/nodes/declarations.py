@@ -12,7 +12,7 @@ from flashrt_ros.nodes.planner_parameters import PLANNER
 from flashrt_ros.nodes.policy_parameters import POLICY
 from flashrt_ros.planner.config import PlannerConfig
 
-__all__ = ["ENGINE", "PLANNER", "PLANNER_ENGINE", "POLICY", "SECTIONS", "SIM"]
+__all__ = ["ENGINE", "PLANNER", "PLANNER_ENGINE", "POLICY", "SECTIONS", "SIM", "kind_of"]
 
 SIM: tuple[ParameterSpec, ...] = (
     ParameterSpec(
@@ -78,3 +78,15 @@ SECTIONS: dict[str, tuple[ParameterSpec, ...]] = {
     "sim": SIM,
 }
 """Sections of ``config/flashrt.yaml``; the key is the node's name."""
+
+_SEVERAL = ("engine", "policy_node", "planner_node")
+
+
+def kind_of(section: str) -> str:
+    """Return which of :data:`SECTIONS` a section is one of, "" for none.
+
+    There may be several engines and nodes of both kinds: ``policy_node_left`` is a policy node.
+    """
+    if section in SECTIONS:
+        return section
+    return next((kind for kind in _SEVERAL if section.startswith(f"{kind}_")), "")

@@ -286,12 +286,14 @@ def open_catalog(capsule_folder: str, engine: str) -> Catalog:
         engine: Its name, so that engines that share a folder don't share episodes.
 
     Raises:
-        CapsuleFolderError: The folder can't be trusted or made.
+        CapsuleFolderError: The folder is gone or not to be trusted, or nothing can be made in it.
     """
     if not capsule_folder:
         return MemoryCatalog()
+    folder = Path(capsule_folder)
+    os.close(private_folder.open_folder(folder, create=False))  # the engine makes it, and private
     stem = socket_file(engine).removesuffix(".sock")
-    return FolderCatalog(Path(capsule_folder) / f"episodes-{stem}")
+    return FolderCatalog(folder / f"episodes-{stem}")
 
 
 def _read_all(fd: int) -> bytes:

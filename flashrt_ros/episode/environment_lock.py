@@ -12,9 +12,9 @@ from flashrt_ros.errors import BusyError
 class EnvironmentLock:
     """Keeps every other verb over episodes off one environment until :meth:`close`.
 
-    A lock on a file beside the engine's socket, so that whoever reaches the engine finds it,
-    in this process or another; the kernel frees it with its holder. Where the folder is another
-    user's, that user alone can make the file, and nobody else is kept out or kept waiting.
+    A lock on an empty file beside the engine's socket, so that whoever reaches the engine finds
+    it, in this process or another; the kernel frees it with its holder. Where a group reaches
+    the engine, the folder's owner alone can make the file: until then there is no lock.
 
     Args:
         engine: The engine's name.
@@ -30,7 +30,8 @@ class EnvironmentLock:
         path = address.socket_folder() / f"{stem}-{env_index}.episode"
         flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            self._fd = os.open(path, flags, 0o600)
+            # To be read by all who may enter the folder: that is what a lock takes.
+            self._fd = os.open(path, flags, 0o644)
         except PermissionError:
             return
         try:

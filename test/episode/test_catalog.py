@@ -229,3 +229,16 @@ def test_engines_that_share_a_folder_share_no_episodes(tmp_path: Path) -> None:
         assert not second.has("one")
     with open_catalog("", "one") as memory:
         assert not memory.has("one")
+
+
+def test_a_capsule_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    """Made here, others could reach into it, and its engine would refuse it."""
+    with pytest.raises(CapsuleFolderError, match="can't be used"):
+        open_catalog(str(tmp_path / "gone"), "one")
+    assert not (tmp_path / "gone").exists()
+    (tmp_path / "open").mkdir(mode=0o755)
+    with pytest.raises(CapsuleFolderError, match="0700"):
+        open_catalog(str(tmp_path / "open"), "one")
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(CapsuleFolderError, match="a link"):
+        open_catalog(str(tmp_path / "link"), "one")

@@ -358,10 +358,8 @@ class PolicyNode(SessionNode):
             self._acting.hold_trajectory()
 
     def _say(self, kind: protocol.EventKind, detail: str) -> None:
-        env_index = self.settings.integer("env_index")
-        self.say(
-            kind, detail, epoch=self._fence.epoch, generation=self._fence.generation(env_index)
-        )
+        generation = self._fence.generation(self.settings.integer("env_index"))
+        self.say(kind, detail, epoch=self._fence.epoch, generation=generation)
 
     def _ping(self, request: Trigger.Request, response: Trigger.Response) -> None:
         """Do nothing: what is left is the price of a service call."""

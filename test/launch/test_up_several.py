@@ -78,7 +78,7 @@ def test_what_stands_beside_the_plain_sections_is_added(tmp_path: Path) -> None:
         ("/**/policy_node2: {ros__parameters: {}}", UnknownParameterError),
         ("/**/sim_2: {ros__parameters: {}}", UnknownParameterError),
         (
-            "/**/engine_a: {ros__parameters: {name: e}}\n/**/engine_b: {ros__parameters: {name: e}}",
+            "engine_a: {ros__parameters: {name: e}}\nengine_b: {ros__parameters: {name: e}}",
             ConfigError,
         ),
     ],

@@ -84,9 +84,9 @@ class OutletSpec:
         rows = buffers[self.rows][:, start : start + part.num_bytes].view(DTYPES[part.dtype])
         rows.index_copy_(0, buffers[self.binding], value.reshape(1, -1))
         if judged(part):
-            least, greatest = buffers[self.extremes][index]
-            least.copy_(value.amin())
-            greatest.copy_(value.amax())
+            extremes = buffers[self.extremes][index]
+            for place, extreme in zip(extremes, value.aminmax(), strict=True):
+                place.copy_(extreme)
 
 
 def judged(part: FieldSpec) -> bool:

@@ -41,7 +41,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         name: Engine name; a namespace and slashes are fine.
-        model: Registry name of the policy.
+        model: Registry name of the policy, or "module:function" for your own.
         weights: Path of a safetensors file; "" takes the packaged weights.
         device: "cpu", "cuda" (device 0) or "cuda:N".
         num_environments: Environments served at once.

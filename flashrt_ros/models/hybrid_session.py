@@ -11,11 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from flashrt_ros.errors import (
-    BoundaryError,
-    ParameterRangeError,
-    PayloadShapeError,
-)
+from flashrt_ros.errors import BoundaryError, ParameterRangeError, PayloadShapeError
 from flashrt_ros.models.base import NOISE_SEED, NOISE_SLOT
 from flashrt_ros.models.hybrid_borders import LastBorder, SessionCapsule, split_at_borders
 from flashrt_ros.models.hybrid_config import BORDER_TOKENS
@@ -38,6 +34,7 @@ from flashrt_ros.runtime.noise import NoiseRing
 from flashrt_ros.runtime.spec import ArenaLayout
 
 _TOKEN_BYTES = 8
+_SCRUB_BYTES = 1 << 20
 
 
 class HybridSession:
@@ -130,6 +127,18 @@ class HybridSession:
         self._pending: tuple[int, ...] = ()
         self._temperature, self._seed = 0.0, 0
         self._border.reach(0)
+
+    def scrub(self) -> None:
+        """Begin an empty text on a lane of zeros, in slices; for after a model gave no numbers.
+
+        A restore brings back the positions that are used. What lies past them is masked, but a
+        NaN there would still count: 0 times NaN is NaN.
+        """
+        zeros = bytes(_SCRUB_BYTES)
+        for at in range(self._fixed_bytes, self._layout.capsule_bytes, _SCRUB_BYTES):
+            count = min(_SCRUB_BYTES, self._layout.capsule_bytes - at)
+            self._backend.write(self._lane.address + at, zeros[:count])
+        self.reset()
 
     def set_sampling(self, *, temperature: float, seed: int = 0) -> None:
         """Set how tokens are chosen from now on; see :meth:`choose` for the next one.

@@ -10,6 +10,7 @@ from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.waits import Done
 from flashrt_ros.errors import (
     AbandonedError,
+    BackendError,
     DeviceLostError,
     FlashrtError,
     NothingToResumeError,
@@ -342,6 +343,8 @@ class Turns:
         env.turn = None
         env.is_settled = False
         turn.close()
+        if isinstance(error, BackendError):
+            env.session.scrub()
         why = " ".join(str(error).split())[:_MOST_TOLD]
         self._tell(env, turn, f"failed code={error.code} name={error.name}: {why}")
         done, turn.done = turn.done, None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from flashrt_ros.errors import BackendError
 from flashrt_ros.planner.constraint import PlanConstraint
 from flashrt_ros.planner.grammar import DONE, START, PlanParser, Subgoal
@@ -49,15 +51,15 @@ class Writing:
         """Note a token that was chosen; return the subgoals that it completes.
 
         Raises:
-            BackendError: The model chose what no plan goes on with: its scores are not
-                numbers.
+            BackendError: The model's scores are not numbers.
         """
         state = self._constraint.next_state(self._state, token)
-        if state is None:
+        # With NaN among the scores any token may come out as the best, also one that is allowed.
+        if state is None or not math.isfinite(log_probability):
             raise BackendError(
-                "the model chose a token that was forbidden",
+                "the model chose no token of a plan",
                 expected="finite logits",
-                found=f"token {token} after {self.text!r}",
+                found=f"token {token} of log-probability {log_probability:g} after {self.text!r}",
             )
         self._state = state
         self.tokens.append(token)

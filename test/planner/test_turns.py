@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from flashrt_ros.engine import protocol
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.errors import (
     AbandonedError,
+    BackendError,
     CapsuleNotFoundError,
     FlashrtError,
     NonFiniteError,
@@ -282,6 +284,24 @@ def test_a_scorer_of_the_users_own_decides(make_rig: Callable[..., Rig]) -> None
     with pytest.raises(UnsupportedError, match="short"):
         rig.instruct("go left", scorer="os:system")
     assert rig.instruct("go left", temperature=2.0, seed=best.seed).text == best.text
+
+
+@pytest.mark.parametrize("temperature", [0.0, 3.0])
+@pytest.mark.parametrize("part", ["recurrent", "convolution", "keys_values"])
+def test_a_model_that_gives_no_numbers_costs_its_turn_alone(
+    rig: Rig, part: str, temperature: float
+) -> None:
+    """Also where the NaN lies in positions that no restore writes over."""
+    alone = rig.instruct("go left")
+    answers = rig.begin("go left", temperature=temperature, seed=3)
+    rig.run(4)
+    session = rig.engine.environment(0).session
+    count = len(session.read(part)) // 4
+    session.write(part, struct.pack("<f", float("nan")) * count)
+    rig.run()
+    assert isinstance(answers[0], BackendError)
+    again = rig.instruct("go left")
+    assert (again.tokens, again.log_probability) == (alone.tokens, alone.log_probability)
 
 
 # bad input -----------------------------------------------------------------------------------

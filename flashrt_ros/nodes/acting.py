@@ -183,7 +183,10 @@ class Acting:
         age_ns = age_ns if self._has_real_ages else 0
         rows = np.frombuffer(payload, np.float32).astype(np.float64)
         rows = rows.reshape(self._model.horizon, self._model.action_dim)
-        limited = self._within(rows, self._model.step_ns / 1e9)
+        # Rows before this one belong to ticks that passed while the chunk was in the making: the
+        # chunk before was executed in them.
+        first = min(max(0, made.tick - made.latched_tick), len(rows) - 1)
+        limited = self._within(rows, self._model.step_ns / 1e9, first=first)
         if limited is None:
             return
         self._passed(made)
@@ -193,7 +196,7 @@ class Acting:
             self._model,
             made,
             payload,
-            stamp_ns=self._now_ns() - age_ns,
+            stamp_ns=max(0, self._now_ns() - age_ns - first * self._model.step_ns),
             frame=self._conduct.frame,
         )
         self._outlets.chunks.publish(chunk)
@@ -257,13 +260,13 @@ class Acting:
         self._guard.passed(made)
         self._is_said = False
 
-    def _within(self, rows: Values, period_s: float) -> Values | None:
-        """Return commands within the limits; None where they stop the policy."""
+    def _within(self, rows: Values, period_s: float, *, first: int = 0) -> Values | None:
+        """Return commands within the limits, from the ``first`` on; None where they stop it."""
         if not np.isfinite(rows).all():
             self._stop_for(Cause.LIMIT, "limit=finite")
             return None
         limited, violation = self._limits.apply_rows(
-            rows, previous=self._previous(), period_s=period_s
+            rows[first:], previous=self._previous(), period_s=period_s
         )
         if not violation:
             return rows
@@ -274,7 +277,7 @@ class Acting:
         if time.monotonic() - self._said_s >= _SAID_S:
             self._said_s = time.monotonic()
             self._say(Cause.LIMIT, f"clamped {violation} count={self.num_limited}")
-        return limited
+        return np.concatenate([rows[:first], limited])
 
     def _previous(self) -> Values | None:
         """Return what the next command's step is measured from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,15 @@ _BOTTOM_IN = 0.85
 _COLUMNS = 3
 _SPAN = 20.0
 """Bars whose values span more than this factor are drawn on a logarithmic scale."""
+
+_LABEL_CHARACTERS = 26
+"""Of a line of a bar's label: as many as stand beside the axes."""
+
+_LEGEND_ROWS, _SHORT_CHARACTERS = 4, 20
+"""More entries than these stand in two columns, if none is longer."""
+
+_LEGEND_ROW = 0.062
+"""Of the height of a panel, for one row of its legend."""
 
 
 def save(path: Path, result: Result) -> None:
@@ -147,7 +157,20 @@ def _lines(axes: Axes, panel: LinePanel) -> None:
     axes.grid(axis="y", color=EDGE, lw=0.6, zorder=0)
     axes.set_axisbelow(True)
     axes.set_xlabel(panel.x_label, labelpad=3)
-    axes.legend(frameon=False, fontsize=8.2, loc="best", handlelength=1.8)
+    _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    """Make room above the lines, and put the legend there."""
+    labels = axes.get_legend_handles_labels()[1]
+    count = len(labels)
+    is_short = max(map(len, labels), default=0) <= _SHORT_CHARACTERS
+    columns = 2 if count > _LEGEND_ROWS and is_short else 1
+    share = 1 / (1 - _LEGEND_ROW * math.ceil(count / columns) - 0.02)
+    low, high = axes.get_ylim()
+    top = low * (high / low) ** share if axes.get_yscale() == "log" else low + (high - low) * share
+    axes.set_ylim(low, top)
+    axes.legend(frameon=False, fontsize=8.2, loc="upper left", handlelength=1.8, ncols=columns)
 
 
 def _line(axes: Axes, line: Line, colour: str, marker: str) -> None:
@@ -196,9 +219,10 @@ def _bars(axes: Axes, panel: BarPanel) -> None:
     if is_log:
         axes.set_xscale("log")
     far = max([*ends, panel.limit or 0.0, 1e-9])
-    axes.set_xlim(start, far * (8 if is_log else 1.45))
+    axes.set_xlim(start, far * (8 if is_log else 1.55))
     axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_yticks(range(len(bars)), [bar.label for bar in bars], color=INK)
+    labels = [textwrap.fill(bar.label, _LABEL_CHARACTERS) for bar in bars]
+    axes.set_yticks(range(len(bars)), labels, color=INK)
 
 
 def _text(middle: float, high: float | None) -> str:

@@ -21,6 +21,7 @@ from flashrt_ros.errors import (
 Array = npt.NDArray[np.generic]
 
 _NS = 1_000_000_000
+_LAST_STAMP_NS = 2**31 * _NS - 1
 _CHANNEL_ORDER = {"rgb8": slice(None), "bgr8": slice(None, None, -1)}
 
 
@@ -30,8 +31,12 @@ def stamp_to_ns(stamp: Time) -> int:
 
 
 def ns_to_stamp(stamp_ns: int) -> Time:
-    """Return nanoseconds as a stamp; anything before zero is zero."""
-    seconds, rest = divmod(max(0, stamp_ns), _NS)
+    """Return nanoseconds as a stamp; anything before zero is zero.
+
+    So is anything beyond the last stamp that there is (2038) that one: the end of a goal whose
+    lifetime is the longest that a message can say lies there.
+    """
+    seconds, rest = divmod(min(max(0, stamp_ns), _LAST_STAMP_NS), _NS)
     return Time(sec=seconds, nanosec=rest)
 
 

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("rclpy")
 
 from builtin_interfaces.msg import Time
+from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import Image, JointState
 
 from flashrt_ros.engine.protocol import FieldInfo
@@ -167,3 +168,10 @@ def test_stamps_survive_a_round_trip(stamp_ns: int) -> None:
 
 def test_a_stamp_before_zero_is_zero() -> None:
     assert ns_to_stamp(-1) == Time()
+
+
+def test_a_stamp_beyond_the_last_one_is_the_last_one() -> None:
+    endless_ns = (1_800_000_000 + 2**31 - 1) * 1_000_000_000
+    last = ns_to_stamp(endless_ns)
+    assert (last.sec, last.nanosec) == (2**31 - 1, 999_999_999)
+    assert deserialize_message(serialize_message(last), Time) == last

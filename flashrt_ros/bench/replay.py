@@ -39,6 +39,9 @@ _MAX_COMPILED = 256
 _REFUSALS = (RuntimeError, OSError, ImportError, subprocess.SubprocessError)
 """Of a compiler, whether it is Python's, C++'s or the device's."""
 
+_MAX_REASON = 120
+"""Characters of what a compiler said that a note has."""
+
 _LEAST_S = 5.0
 """That a size takes without a compiler."""
 
@@ -175,7 +178,7 @@ def _compiled(
             try:
                 programs[key](views, slots)
             except _REFUSALS as error:
-                refusals.append(type(error).__name__)
+                refusals.append(_reason(error))
                 programs[key] = plain[key]
                 plain[key](views, slots)
 
@@ -195,6 +198,14 @@ def _compiled(
     if refusals:
         return call, f"but {len(refusals)} of {len(keys)} programs: {refusals[0]}"
     return call, ""
+
+
+def _reason(error: Exception) -> str:
+    """Return what a compiler said: of a backend's failure, that which the backend raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = next((line for line in lines if not line.endswith("raised:")), "")
+    name = type(error).__name__
+    return f"{name}: {said}"[:_MAX_REASON] if said else name
 
 
 def _with_own_code(program: Program) -> Program:

@@ -23,9 +23,8 @@ from flashrt_ros.engine.embedded import EmbeddedWriter
 from flashrt_ros.engine.engine import Engine
 from flashrt_ros.engine.timeline import Environment
 from flashrt_ros.models.base import PolicyModel
-from flashrt_ros.runtime.spec import ChannelSpec, Role
+from flashrt_ros.runtime.spec import CAPSULE_ROLES, ChannelSpec, Role
 
-_KEPT = (Role.STATE, Role.INPUT)
 _MAX_SLICES = 1_000_000
 
 
@@ -124,7 +123,7 @@ class Stand:
 
     def buffers(self, *roles: Role) -> dict[str, torch.Tensor]:
         """Clone the buffers of some roles; STATE and INPUT where none is named."""
-        wanted = roles or _KEPT
+        wanted = roles or CAPSULE_ROLES
         self.device.settle()
         return copies(
             {

@@ -21,10 +21,8 @@ from flashrt_ros.runtime.cuda_driver import Driver
 from flashrt_ros.runtime.cuda_memory import view_bytes
 from flashrt_ros.runtime.cuda_streams import Stream
 from flashrt_ros.runtime.rehearsal import definition_of
-from flashrt_ros.runtime.spec import Role, ShapeKey
+from flashrt_ros.runtime.spec import CAPSULE_ROLES, Role, ShapeKey
 from flashrt_ros.runtime.tape import Tape
-
-_KEPT = frozenset((Role.STATE, Role.INPUT))
 
 PoolHandle = tuple[int, int]
 """Names a pool of private memory to torch's allocator."""
@@ -51,7 +49,7 @@ class Recipe:
     @property
     def writes_kept(self) -> bool:
         """Whether it writes STATE or INPUT."""
-        return bool(self.written_roles & _KEPT)
+        return bool(self.written_roles & CAPSULE_ROLES)
 
 
 @dataclass(slots=True)

@@ -9,29 +9,32 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 import numpy as np
 
 from flashrt_ros.bench.context import Cast, Context, Crew
 from flashrt_ros.bench.devices import num_cores
-from flashrt_ros.bench.engines import START_S, engine_parameters, hired, wait_for
+from flashrt_ros.bench.engines import START_S, connected, engine_parameters, hired, wait_for
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, at_most
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.stats import WINDOW
-from flashrt_ros.errors import AbandonedError, EngineGoneError
+from flashrt_ros.errors import FlashrtError
 from flashrt_ros.models.flow_network import IMAGE_PX
 from flashrt_ros.nodes.commands import python_module
 from flashrt_ros.nodes.folders import run_folder
 
 RATE_HZ = 50.0
+"""Of the policy's ticks."""
 
 MAX_RISE = 1.10
 """Of p99, from ticks alone to ticks with the planner in their slack."""
 
 MIN_CORES = 16
+"""From which on the targets bind on a CPU: with fewer, others take time from the ticks."""
 
 _FACTORY = "flashrt_ros.bench.cohost_planner:make"
 _PROMPT = "Go round the block on its far side, and stay there."
@@ -71,33 +74,46 @@ class Load:
 
     Args:
         client: Of the planner engine; used by nobody else meanwhile.
+        last_plan_s: Longest wait, at the end, for the plan under way.
     """
 
-    def __init__(self, client: EngineClient) -> None:
+    def __init__(self, client: EngineClient, *, last_plan_s: float = START_S) -> None:
         self._client = client
+        self._last_plan_s = last_plan_s
         self._is_stopping = False
         self._num_tokens = 0
         self._seeds = itertools.count()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="planner load")
+        self._error: FlashrtError | None = None
+        # a bench that failed ends without it
+        self._thread = threading.Thread(target=self._run, name="planner load", daemon=True)
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, *ignored: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._is_stopping = True
-        self._thread.join(START_S)
+        self._thread.join(self._last_plan_s)
+        if self._thread.is_alive() and error is None:
+            # it has the client, which the next phase wants
+            raise BenchError(f"the planner's last plan took longer than {self._last_plan_s:g} s")
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the plans that are done.
 
         Raises:
-            BenchError: The planner engine refused.
+            BenchError: The planner engine refused, or no more plans are asked for.
         """
         if self._error is not None:
-            raise BenchError(f"the planner did not do its part: {self._error!r}")
+            raise BenchError(f"the planner did not do its part: {self._error!r}") from self._error
+        if not self._thread.is_alive():
+            raise BenchError("nobody asks the planner for plans any more")
         return self._num_tokens
 
     def _run(self) -> None:
@@ -105,7 +121,7 @@ class Load:
             while not self._is_stopping:
                 done = self._client.instruct(_PROMPT, temperature=1.0, seed=next(self._seeds))
                 self._num_tokens += len(done.tokens)
-        except (AbandonedError, EngineGoneError, TimeoutError) as error:
+        except FlashrtError as error:
             self._error = error
 
 
@@ -114,6 +130,12 @@ def run(context: Context) -> Result:
 
     On a CPU all processes share one core, as they would share a GPU, and the planner's model is
     a tiny one, whose nodes are as long there as those of a billion parameters on a GPU.
+
+    Args:
+        context: Device, budget, and who starts processes.
+
+    Returns:
+        A row for each figure of each way, and bars of lateness and of tokens.
 
     Raises:
         WrongResultError: The planner's tokens depend on where it runs.
@@ -148,6 +170,7 @@ def run(context: Context) -> Result:
 
 
 def _phase_s(context: Context, seconds: float) -> float:
+    # the engine's figures are of the last WINDOW ticks: a longer phase would tell of its end only
     return min(max(_MIN_S if context.is_tiny else 2 * _MIN_S, seconds), WINDOW / RATE_HZ)
 
 
@@ -229,7 +252,7 @@ def _processes(context: Context, way: str) -> Iterator[tuple[EngineClient, Engin
             cast = Cast(engine, others=[("planner", planner)])
         with _one_core(context):
             policy, crew = exits.enter_context(hired(context, cast))
-        client = wait_for(crew, lambda: _connect(name), "the planner engine")
+        client = wait_for(crew, lambda: connected(name), "the planner engine")
         yield policy, exits.enter_context(client), crew
 
 
@@ -265,17 +288,12 @@ def _one_core(context: Context) -> Iterator[None]:
         os.sched_setaffinity(0, cores)
 
 
-def _connect(name: str) -> EngineClient | None:
-    try:
-        return EngineClient(name, client="bench", timeout_s=START_S, wait_s=0.05)
-    except EngineGoneError:
-        return None
-
-
 def _result(context: Context, found: Mapping[str, Phases], free_tokens: float) -> Result:
     alone = found[_ALONE]
     is_bound = context.device.name != "cpu" or num_cores() >= MIN_CORES
-    rows = [row for name, phases in found.items() for row in _rows(name, phases, alone, is_bound)]
+    rows: list[Row] = []
+    for name, phases in found.items():
+        rows += _rows(name, phases, alone, is_bound=is_bound)
     rows.append(Row("planner without ticks", "tokens/s", free_tokens))
     bars = [Bar(name, *phases.both_us(), name == _SLICED) for name, phases in found.items()]
     limit = alone.both_us()[1] * MAX_RISE
@@ -287,7 +305,7 @@ def _result(context: Context, found: Mapping[str, Phases], free_tokens: float) -
     return context.result("cohost", rows, panels, summary)
 
 
-def _rows(name: str, phases: Phases, alone: Phases, is_bound: bool) -> list[Row]:
+def _rows(name: str, phases: Phases, alone: Phases, *, is_bound: bool) -> list[Row]:
     note = "" if is_bound or name != _SLICED else f"target from {MIN_CORES} cores up"
     is_ours = is_bound and name == _SLICED
     rows = []
@@ -295,16 +313,15 @@ def _rows(name: str, phases: Phases, alone: Phases, is_bound: bool) -> list[Row]
         ("tick lateness", phases.lateness_us, alone.lateness_us),
         ("plan", phases.plan_us, alone.plan_us),
     ):
-        median, p99 = np.median(np.array(figures), axis=0)
-        base = float(np.median(np.array(reference), axis=0)[1])
-        rows.append(
-            Row(f"{what}, {name}", "us", float(median), float(p99), p99 / base if base else None)
-        )
-    median, p99 = phases.both_us()
-    base = alone.both_us()[1]
+        middle_us, high_us = map(float, np.median(np.array(figures), axis=0))
+        base_us = float(np.median(np.array(reference), axis=0)[1])
+        ratio = high_us / base_us if base_us else None
+        rows.append(Row(f"{what}, {name}", "us", middle_us, high_us, ratio))
+    middle_us, high_us = phases.both_us()
+    base_us = alone.both_us()[1]
+    ratio = high_us / base_us if base_us else None
     target = at_most("ratio", MAX_RISE) if is_ours else None
-    ratio = p99 / base if base else None
-    rows.append(Row(f"lateness and plan, {name}", "us", median, p99, ratio, target, note))
+    rows.append(Row(f"lateness and plan, {name}", "us", middle_us, high_us, ratio, target, note))
     missed_target = at_most("median", alone.num_missed) if is_ours else None
     missed = float(phases.num_missed)
     rows.append(Row(f"deadline misses, {name}", "ticks", missed, target=missed_target, note=note))

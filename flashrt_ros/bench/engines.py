@@ -12,7 +12,6 @@ from typing import Any
 
 from flashrt_ros.bench.context import Cast, Context, Crew
 from flashrt_ros.bench.failures import BenchError
-from flashrt_ros.demo.domain import own_domain
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import EngineGoneError
 
@@ -40,19 +39,47 @@ def engine_parameters(context: Context, **parameters: Any) -> dict[str, Any]:
 def hired(context: Context, cast: Cast) -> Iterator[tuple[EngineClient, Crew]]:
     """Start processes and connect to their engine; end them afterwards.
 
+    Args:
+        context: Starts the processes.
+        cast: Which.
+
+    Yields:
+        A client of the engine, and the processes; both are closed afterwards.
+
     Raises:
         BenchError: The engine does not come up, or a process ends.
     """
     with ExitStack() as exits:
         crew = context.hire(cast)
         exits.callback(crew.stop)
-        client = wait_for(crew, lambda: _connected(str(cast.engine["name"])), "the engine")
+        client = wait_for(crew, lambda: connected(str(cast.engine["name"])), "the engine")
         exits.enter_context(client)
         yield client, crew
 
 
+def connected(name: str) -> EngineClient | None:
+    """Return a client of an engine, which the caller closes; None while there is no engine.
+
+    Args:
+        name: The engine's.
+    """
+    try:
+        return EngineClient(name, client="bench", timeout_s=START_S, wait_s=_LOOK_S)
+    except EngineGoneError:
+        return None
+
+
 def wait_for(crew: Crew, look: Callable[[], Any], what: str, seconds: float = START_S) -> Any:
     """Return the first result of ``look`` that is neither None nor False.
+
+    Args:
+        crew: Processes that must go on meanwhile.
+        look: Called now and then, at once first.
+        what: Is awaited, in words.
+        seconds: Longest wait.
+
+    Returns:
+        What ``look`` found.
 
     Raises:
         BenchError: It does not come in time, or a process has ended.
@@ -77,36 +104,6 @@ def why_no_ros() -> str:
     # Of a source tree that nothing was built in; the nodes need them.
     has_messages = importlib.util.find_spec("flashrt_ros.msg") is not None
     return "" if has_messages else "ROS without the messages of flashrt_ros"
-
-
-@contextmanager
-def ros_domain() -> Iterator[None]:
-    """Have a ROS domain of one's own, for this process and those it starts.
-
-    One that ``ROS_DOMAIN_ID`` names already stays.
-    """
-    with ExitStack() as exits:
-        before = dict(os.environ)
-        exits.callback(_restore_environment, before)
-        if "ROS_DOMAIN_ID" not in os.environ:
-            os.environ["ROS_DOMAIN_ID"] = str(exits.enter_context(own_domain()))
-        os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-        yield
-
-
-def _restore_environment(before: dict[str, str]) -> None:
-    for name in ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
-        if name in before:
-            os.environ[name] = before[name]
-        else:
-            os.environ.pop(name, None)
-
-
-def _connected(name: str) -> EngineClient | None:
-    try:
-        return EngineClient(name, client="bench", timeout_s=START_S, wait_s=_LOOK_S)
-    except EngineGoneError:
-        return None
 
 
 def _last_words(crew: Crew) -> str:

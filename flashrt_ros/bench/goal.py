@@ -14,11 +14,12 @@ import numpy.typing as npt
 from flashrt_ros.bench.checksums import checksum, read_checksum
 from flashrt_ros.bench.context import Cast, Context, megabytes
 from flashrt_ros.bench.devices import time_host, time_reported
-from flashrt_ros.bench.engines import engine_parameters, hired, ros_domain, why_no_ros
+from flashrt_ros.bench.engines import engine_parameters, hired, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import goal_factory
 from flashrt_ros.bench.result import Line, LinePanel, Result, Row, absent, at_most
 from flashrt_ros.bench.sampling import Budget, Case, Plan, Samples, median, p99
+from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.client import EngineClient, Writer
 from flashrt_ros.engine.protocol import Output

@@ -13,10 +13,11 @@ import numpy as np
 
 from flashrt_ros.bench.context import Cast, Context
 from flashrt_ros.bench.devices import num_cores, time_reported
-from flashrt_ros.bench.engines import engine_parameters, hired, ros_domain, why_no_ros
+from flashrt_ros.bench.engines import engine_parameters, hired, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_most
 from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
+from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.protocol import Output, OutputKind
 from flashrt_ros.models.flow_network import EXECUTE_HORIZON, IMAGE_PX, NUM_STEPS

@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
 from flashrt_ros.bench.context import Cast, Context, megabytes
 from flashrt_ros.bench.devices import time_host
-from flashrt_ros.bench.engines import engine_parameters, hired, ros_domain, why_no_ros
+from flashrt_ros.bench.engines import engine_parameters, hired, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import stateful_factory
 from flashrt_ros.bench.result import Bar, BarPanel, Floats, Result, Row, absent, at_most
 from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
+from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.models.minimal import NUM_STEPS
 from flashrt_ros.nodes.parameters import Value
@@ -123,10 +125,15 @@ class _Neighbour:
         self._writers[1].write(stamp_ns=1, position=np.zeros(2, np.float32))
         self._node_us = 0.0
 
-    def __enter__(self) -> _Neighbour:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.rest()
 
     def work(self) -> None:

@@ -12,15 +12,10 @@ import numpy as np
 from flashrt_ros.bench.checksums import checksum, read_checksum
 from flashrt_ros.bench.context import Cast, Context, Crew
 from flashrt_ros.bench.devices import num_cores
-from flashrt_ros.bench.engines import (
-    engine_parameters,
-    hired,
-    ros_domain,
-    wait_for,
-    why_no_ros,
-)
+from flashrt_ros.bench.engines import engine_parameters, hired, wait_for, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_most
+from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.protocol import Output
 from flashrt_ros.engine.stats import WINDOW

@@ -1,7 +1,8 @@
-"""Every verb at once, faster than they are answered: real engine, node and DDS."""
+"""Every verb at once, and messages of every kind: real engine, nodes and DDS."""
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,9 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64MultiArray
+from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 
 from flashrt_ros import errors
@@ -137,3 +139,87 @@ def test_whatever_verbs_meet_the_policy_goes_on(
     assert {chunk.generation for chunk in caller.chunks} == {given.generation}
     assert fresh_peer.state(NODE) == "active"
     assert not [e for e in caller.events if e.kind == ExecutionEvent.FAULT]
+
+
+NUMBERS = (0.0, -0.0, 0.5, -0.5, 1e-320, 3e38, math.inf, -math.inf, math.nan)
+SECONDS = (0, 1, -1, 2**31 - 1, -(2**31))
+WORDS = ("", "goal", "test", " ", "\n", "\u00e9\u4e2d", "x" * 70_000, "a=b", "/", "goal=1 won=2")
+
+
+def any_goal(rng: random.Random, now: Any) -> Subgoal:
+    """A goal that may be right in one place and wrong in every other."""
+    goal = Subgoal(planner="test", sequence=rng.choice([0, 1, 7, 2**64 - 1]), values=[0.5, 0.5])
+    goal.header.frame_id = "table"
+    goal.header.stamp = now
+    for name in rng.sample(["planner", "channel", "text", "values", "shape", "stamp"], 2):
+        if name in ("planner", "channel", "text"):
+            setattr(goal, name, rng.choice(WORDS))
+        elif name == "values":
+            goal.values = [
+                rng.choice(NUMBERS) for _ in range(rng.choice([0, 1, 2, 2, 2, 3, 20_000]))
+            ]
+        elif name == "shape":
+            goal.shape = [rng.choice([0, 1, 2, 2**32 - 1]) for _ in range(rng.randrange(4))]
+        else:
+            goal.header.stamp.sec = rng.choice(SECONDS)
+            goal.header.stamp.nanosec = rng.choice([0, 1, 2**32 - 1])
+    if rng.random() < 0.3:
+        goal.lifetime.sec = rng.choice(SECONDS)
+        goal.lifetime.nanosec = rng.choice([0, 2**32 - 1])
+    if rng.random() < 0.2:
+        goal.header.frame_id = rng.choice(WORDS)
+    if rng.random() < 0.2:
+        goal.env_index = rng.choice([1, 2**32 - 1])
+    return goal
+
+
+def any_pose(rng: random.Random, now: Any) -> PoseStamped:
+    pose = PoseStamped()
+    pose.header.stamp = now
+    pose.header.frame_id = rng.choice(["table", "table", *WORDS])
+    pose.pose.position.x = rng.choice(NUMBERS)
+    pose.pose.orientation.w = rng.choice(NUMBERS)
+    return pose
+
+
+def any_joints(rng: random.Random, now: Any) -> JointState:
+    joints = JointState(name=rng.choice([["x", "y"], ["y", "x", "z"], ["x", "x"], [], ["x"]]))
+    joints.position = [rng.choice(NUMBERS) for _ in range(rng.randrange(4))]
+    joints.header.stamp = now
+    return joints
+
+
+def test_no_message_ends_a_node(fresh_bench: Bench, fresh_peer: Peer) -> None:
+    """Whatever comes, it is taken or refused by name; then a good goal is still acted on."""
+    rng, peer = random.Random(3), fresh_peer
+    fresh_bench.engine()
+    nodes = [fresh_bench.policy(rate_hz=100), fresh_bench.planner(lease_s=0.0, max_planners=1000)]
+    caller = Caller(peer)
+    told = peer.listen(ExecutionEvent, "planner_node/events", 1000)
+    accepted = peer.listen(Subgoal, "planner_node/accepted", 1000)
+    makers: dict[str, tuple[Any, Any]] = {
+        "subgoal": (Subgoal, any_goal),
+        "goal_pose": (PoseStamped, any_pose),
+        "goal_joints": (JointState, any_joints),
+        "instruction": (String, lambda rng, now: String(data=rng.choice(WORDS))),
+        "joint_states": (JointState, any_joints),
+    }
+    peer.bring_up("planner_node")
+    peer.bring_up(NODE)
+    senders = {topic: peer.publisher(kind, topic, 1000) for topic, (kind, _) in makers.items()}
+    for _ in range(300):
+        topic = rng.choice(sorted(makers))
+        senders[topic].publish(makers[topic][1](rng, peer.now()))
+        peer.spin_some()
+    last = caller.goal()
+    last.planner = "last"
+    last.sequence = 2**64 - 1
+    senders["subgoal"].publish(last)
+    peer.until(lambda: [goal for goal in accepted if goal.planner == "last"], "the good goal")
+    caller.commands.clear()
+    peer.until(lambda: len({tuple(c.data) for c in caller.commands}) > 3, "commands")
+    assert all(math.isfinite(value) for c in caller.commands for value in c.data)
+    assert [e for e in told if "refused" in e.detail]
+    for name, node in zip((NODE, "planner_node"), nodes, strict=True):
+        assert peer.state(name) == "active"
+        assert "Traceback" not in node.output

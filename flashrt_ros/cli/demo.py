@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flashrt_ros.cli.extras import require
 from flashrt_ros.cli.files import check_picture, check_target
 from flashrt_ros.cli.processes import Processes, ProcessSpec, child_environment
 from flashrt_ros.cli.up import process_specs
@@ -26,12 +26,7 @@ MIN_BRANCH_LANES = 4
 MIN_PLANNER_ENVIRONMENTS = 2
 """One for words to the robot, and one for controls beside it."""
 
-NEEDED = {
-    "rclpy": ("ros", " on x86_64, or source a ROS 2 installation"),
-    "gym_pusht": ("demo", ""),
-    "matplotlib": ("demo", ""),
-    "tokenizers": ("demo", ""),
-}
+NEEDED = {"rclpy": "ros", "gym_pusht": "demo", "matplotlib": "demo", "tokenizers": "demo"}
 """Modules without which there is no demo, with the extra that installs each."""
 
 
@@ -65,12 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: Something that the demo needs is not installed, or the parameter file
             leaves the engine without something that it looks at.
     """
-    for module, (extra, more) in NEEDED.items():
-        if importlib.util.find_spec(module) is None:
-            raise ConfigError(
-                f"the demo needs '{module}', which is not installed",
-                fix=f"pip install 'flashrt_ros[{extra}]'{more}",
-            )
+    require("the demo", NEEDED)
     if arguments.json is not None:
         check_target(arguments.json)
     if arguments.plot is not None:

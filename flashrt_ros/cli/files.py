@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
+from flashrt_ros.cli.extras import require
 from flashrt_ros.errors import ConfigError
 
 
@@ -32,11 +32,7 @@ def check_picture(path: Path) -> None:
             know the format that the ending names.
     """
     check_target(path)
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(
-            "a picture needs 'matplotlib', which is not installed",
-            fix="pip install 'flashrt_ros[demo]'",
-        )
+    require("a picture", {"matplotlib": "demo"})
     from matplotlib.backend_bases import FigureCanvasBase
 
     known = FigureCanvasBase.get_supported_filetypes()

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from flashrt_ros.cli.extras import require
 from flashrt_ros.cli.printer import write_line
 from flashrt_ros.cli.processes import Processes, ProcessSpec
 from flashrt_ros.cli.signals import STOP_SIGNALS
@@ -74,8 +75,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     Returns:
         0 after a signal, 1 if a child ended by itself or had to be killed.
+
+    Raises:
+        ConfigError: The file or the namespace can't be used, or what it needs is not
+            installed; nothing was started.
     """
     configuration = load(arguments.config)
+    require("'up'", {"rclpy": "ros"})
+    if arguments.sim:
+        require("the simulated robot", {"gym_pusht": "demo"})
+    if configuration.planner_engine is not None:
+        require("a planner engine", {"tokenizers": "lm"})
     output = sys.stdout.fileno()
     with Processes(lambda line: write_line(output, line)) as processes, run_folder() as folder:
         specs = process_specs(

@@ -40,7 +40,7 @@ def test_a_count_that_makes_no_sense_is_refused(
 def test_what_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(demo.NEEDED, "no_such_module", ("demo", ""))
+    monkeypatch.setitem(demo.NEEDED, "no_such_module", "demo")
     assert main(["demo", "--headless"]) == 1
     error = capsys.readouterr().err
     assert "no_such_module" in error

@@ -48,9 +48,10 @@ def test_a_new_home_is_told_while_a_save_waits_for_the_disk(
     lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        request = SaveCapsule.Request(capsule="home", file="slow")
-        saved = peer.send(SaveCapsule, f"{NODE}/capsule/save", request)
         with EngineClient("engine", client="test") as client:
+            client.snapshot("slow")
+            request = SaveCapsule.Request(capsule="slow")
+            saved = peer.send(SaveCapsule, f"{NODE}/capsule/save", request)
             for _ in range(_NUM_HOMES):
                 made = client.snapshot("home", replace=True).capsule.id
                 assert made != first

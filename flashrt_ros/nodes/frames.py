@@ -7,7 +7,7 @@ answers for what the parameter does not; without it such a goal is refused.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,14 +45,21 @@ class Frames:
         if listener is not None:
             listener.close()
 
-    def listen(self, node: Node) -> bool:
+    def listen(
+        self, node: Node, *, now_ns: Callable[[], int] = lambda: 0, lifetime_ns: int = 0
+    ) -> bool:
         """Ask tf2 too, from here on until :meth:`close`.
+
+        Args:
+            node: Hears the transforms.
+            now_ns: The node's clock.
+            lifetime_ns: Age at which a transform that moves is unknown again; 0 for never.
 
         Returns:
             False where ``tf2_ros`` is not installed; nothing changes then.
         """
         try:
-            self._listener = _Tf2(node)
+            self._listener = _Tf2(node, now_ns, lifetime_ns)
         except ImportError:
             return False
         return True
@@ -130,9 +137,11 @@ class Frames:
 
 
 class _Tf2:
-    """The latest transforms that tf2 knows."""
+    """The latest transforms that tf2 knows, unless nobody has told them for too long."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, now_ns: Callable[[], int], lifetime_ns: int) -> None:
+        self._now_ns = now_ns
+        self._lifetime_ns = lifetime_ns
         self._ros: Any = importlib.import_module("tf2_ros")
         self._buffer: Any = self._ros.Buffer()
         self._listener: Any = self._ros.TransformListener(self._buffer, node)
@@ -147,6 +156,16 @@ class _Tf2:
             found = self._buffer.lookup_transform(target, source, Time())
         except self._ros.TransformException:  # unknown, apart, too old, or no name of a frame
             return None
+        # What is fixed has no stamp, and what moves the oldest on the way.
+        stamp_ns = found.header.stamp.sec * 1_000_000_000 + found.header.stamp.nanosec
+        age_ns = self._now_ns() - stamp_ns
+        if stamp_ns and 0 < self._lifetime_ns < age_ns:
+            raise FrameError(
+                f"nobody has told the transform from frame '{source}' to '{target}' any more",
+                expected=f"one of the last {self._lifetime_ns / 1e9:g} s",
+                found=f"{age_ns / 1e9:.3f} s old",
+                fix="see what publishes it on /tf, or raise transform_lifetime_s",
+            )
         move, turn = found.transform.translation, found.transform.rotation
         return _matrix(np.array([move.x, move.y, move.z, turn.x, turn.y, turn.z, turn.w]))
 

@@ -85,7 +85,11 @@ class SessionNode(ManagedNode):
         self.settings = settings
         self.frames.close()
         self.frames = Frames(settings.texts("transforms"))
-        self.frames.listen(self)
+        self.frames.listen(
+            self,
+            now_ns=self.reports.now_ns,
+            lifetime_ns=settings.seconds_ns("transform_lifetime_s"),
+        )
         client = self.connect("verbs", wait_s=settings.number("connect_timeout_s"))
         self.verbs.attach(client)
         env_index = settings.integer("env_index")

@@ -77,6 +77,15 @@ GOALS = (
         60.0,
     ),
     ParameterSpec(
+        "transform_lifetime_s",
+        "float",
+        5.0,
+        "Age at which a transform that tf2 knows and that moves is no longer one; 0 for never.",
+        "s",
+        0.0,
+        86400.0,
+    ),
+    ParameterSpec(
         "transforms",
         "str[]",
         [],

@@ -95,6 +95,24 @@ def test_what_tf2_does_not_know_is_refused_by_name(tf2: Tf2) -> None:
             frames.points(np.zeros(2), source=source, target="table")
 
 
+def test_a_transform_that_nobody_tells_any_more_is_refused(tf2: Tf2) -> None:
+    now_ns = 10_000_000_000
+    frames = Frames()
+    frames.listen(cast(Any, object()), now_ns=lambda: now_ns, lifetime_ns=2_000_000_000)
+
+    def moved() -> None:
+        frames.points(np.zeros(2), source="camera", target="table")
+
+    moved()  # without a stamp: it is fixed
+    tf2.known["table", "camera"].header.stamp.sec = 8
+    moved()
+    now_ns += 1
+    with pytest.raises(FrameError, match="any more"):
+        moved()
+    frames.listen(cast(Any, object()), now_ns=lambda: now_ns)
+    moved()
+
+
 def test_a_closed_one_listens_no_more(tf2: Tf2) -> None:
     frames = Frames()
     frames.listen(cast(Any, object()))

@@ -41,16 +41,18 @@ def transform(peer: Peer, parent: str, child: str, x: float, *, is_turned: bool 
 def test_goals_in_frames_that_tf2_knows(fresh_bench: Bench, fresh_peer: Peer) -> None:
     bench, peer = fresh_bench, fresh_peer
     bench.engine()
-    bench.planner(transforms=["table shelf 0.25 0 0 0 0 0 1"])
+    bench.planner(transforms=["table shelf 0.25 0 0 0 0 0 1"], transform_lifetime_s=1.0)
     accepted = peer.listen(Subgoal, f"{NODE}/accepted")
     events = peer.listen(ExecutionEvent, f"{NODE}/events")
     goals, poses = peer.publisher(Subgoal, "subgoal"), peer.publisher(PoseStamped, "goal_pose")
     static = tf2_ros.StaticTransformBroadcaster(peer.node)
     moving = tf2_ros.TransformBroadcaster(peer.node)
     places = {"arm": 0.5}
+    is_told = True
 
     def tell() -> None:
-        moving.sendTransform(transform(peer, "table", "arm", places["arm"]))
+        if is_told:
+            moving.sendTransform(transform(peer, "table", "arm", places["arm"]))
 
     peer.node.create_timer(0.02, tell)
     static.sendTransform(transform(peer, "arm", "camera", 0.1, is_turned=True))
@@ -92,6 +94,10 @@ def test_goals_in_frames_that_tf2_knows(fresh_bench: Bench, fresh_peer: Peer) ->
     for unknown in ("moon", "/camera"):
         assert outcome(subgoal, unknown) is None
         assert "name=FRAME" in events[-1].detail
+    is_told = False
+    peer.until(lambda: outcome(subgoal, "camera") is None, "the end of the arm's transform")
+    assert "any more" in events[-1].detail
+    is_told = True
     # A second session listens anew.
     for step in ("deactivate", "cleanup", "configure", "activate"):
         assert peer.change(NODE, step)

@@ -23,21 +23,13 @@ class FedConsumer(Consumer):
         reader: The engine's.
         num_environments: Of the engine.
         outlet: Of the model that feeds it.
-        closes_channel: Whether the channel is the engine's own.
     """
 
     def __init__(
-        self,
-        channel: SharedChannel,
-        reader: Reader,
-        num_environments: int,
-        outlet: Outlet,
-        *,
-        closes_channel: bool = False,
+        self, channel: SharedChannel, reader: Reader, num_environments: int, outlet: Outlet
     ) -> None:
         super().__init__(channel, reader, num_environments)
         self.outlet = outlet
-        self._closes_channel = closes_channel
 
     def is_fed(self, slot: int) -> bool:
         """Tell whether a slot is a row of the outlet."""
@@ -61,8 +53,6 @@ class FedConsumer(Consumer):
         """Give back what it holds, and leave outlet and channel. Idempotent."""
         super().close()
         self.outlet.detach(self)
-        if self._closes_channel:
-            self.channel.close()
 
     def _hold(self, slot: int) -> None:
         if self.is_fed(slot):

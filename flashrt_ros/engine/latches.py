@@ -80,7 +80,8 @@ class Latches(Intake):
                 feeds=feeds,
             )
             self._staging = Staging(channels, staged, backend)
-            undo.pop_all()
+            undo.callback(self._staging.close)
+            self._owned = undo.pop_all()
         super().__init__(channels, num_environments=num_environments, clock_ns=clock_ns)
         self.on_goal: Callable[[Environment, str, SlotMeta, int], None] = _ignore
         """Called when an environment latches a goal it has not read before: on which channel,
@@ -261,10 +262,7 @@ class Latches(Intake):
 
         Where one fails the others are closed nevertheless, and the last failure is raised.
         """
-        with ExitStack() as undo:
-            undo.callback(self._staging.close)
-            for channel in self._channels.values():
-                undo.callback(channel.close)
+        self._owned.close()
 
     def _take_pending(self, env: Environment, name: str, channel: Readable, node: int = 0) -> None:
         if channel.pending(env.env_index) is None:

@@ -72,7 +72,6 @@ def open_channels(
                     num_environments=num_environments,
                     num_engine_slots=num_engine_slots,
                     outlet=outlet,
-                    closes_channel=name not in shared,
                 )
             )
             if outlet is not None:

@@ -161,7 +161,6 @@ class SharedChannel(Channel):
         num_environments: int,
         num_engine_slots: int,
         outlet: Outlet | None = None,
-        closes_channel: bool = False,
     ) -> Consumer:
         """Let an engine read the channel, from the next commit on.
 
@@ -171,7 +170,6 @@ class SharedChannel(Channel):
             num_environments: Its environments.
             num_engine_slots: Goals that it may bring back at once.
             outlet: Feeds this engine's end of the channel too, None for none.
-            closes_channel: With an outlet: the engine is the only one, and closes the channel.
 
         Raises:
             ConfigError: The model expects another channel, there are more environments or
@@ -181,7 +179,7 @@ class SharedChannel(Channel):
         consumer = (
             Consumer(self, reader, num_environments)
             if outlet is None
-            else FedConsumer(self, reader, num_environments, outlet, closes_channel=closes_channel)
+            else FedConsumer(self, reader, num_environments, outlet)
         )
         self._consumers.append(consumer)
         return consumer

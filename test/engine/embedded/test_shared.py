@@ -329,22 +329,24 @@ def test_an_engine_that_closes_gives_back_what_it_read(pair: Pair) -> None:
     assert set(held) == {SlotState.FREE}
 
 
+@pytest.mark.parametrize(("index", "own"), [(0, "observation"), (1, "goal")])
 def test_an_engine_leaves_though_its_own_channels_can_not_be_closed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, index: int, own: str
 ) -> None:
     """On a device that is lost: the reason is that, and not a channel that is still read."""
 
     def fail() -> None:
         raise DeviceLostError("the device is lost")
 
-    channel = share_channel(MinimalPolicy().channels()[1])
-    shared = {"observation": channel}
+    spec = MinimalPolicy().channels()[index]
+    channel = share_channel(spec)
+    shared = {spec.name: channel}
     owned = ExitStack()
     owned.enter_context(channel)
     engine = owned.enter_context(
         Engine(MinimalPolicy(), EngineConfig(model="minimal"), shared=shared)
     )
-    monkeypatch.setattr(engine.core.latches.channel("goal"), "close", fail)
+    monkeypatch.setattr(engine.core.latches.channel(own), "close", fail)
     with pytest.raises(DeviceLostError):
         owned.close()
     channel.close()

@@ -18,9 +18,12 @@ _METRES: Mapping[str, float] = {"m": 1.0, "dm": 0.1, "cm": 0.01, "mm": 0.001}
 _UNIT = r"(?:[dcm]?m|(?:deci|centi|milli)?met(?:er|re)s?)\b"
 # Bounded, so that no text takes longer than its length; a line has single blanks alone.
 _DIGITS = r"[-+\u2212]?(?:\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"
-_NUMBER = re.compile(rf"(?<![\w.])(?P<number>{_DIGITS})(?!\d)(?: ?\)? ?(?P<unit>{_UNIT}))?")
+_NUMBER = re.compile(
+    rf"(?<![\w.])(?:(?P<axis>[xyz]) ?[=:]? ?)?(?P<number>{_DIGITS})(?!\d)"
+    rf"(?: ?\)? ?(?P<unit>{_UNIT}))?"
+)
 # What may stand between the coordinates of one point, or between two points.
-_BETWEEN = re.compile(r" ?\)? ?(?:[,;/]|and|by)? ?\(? ?(?:[xy] ?[=:]? ?)?")
+_BETWEEN = re.compile(r" ?\)? ?(?:[,;/]|and|by)? ?\(? ?")
 _OTHERS = r"(?:inch(?:es)?|feet|foot|ft|yards?|yd)\b"
 _WORDS = r"(?:[cm]m|(?:deci|centi|milli)?met(?:er|re)s?|inch(?:es)?|feet|foot|yards?)\b"
 # What nothing made a point of; "m" alone is often an apostrophe's rest.
@@ -59,11 +62,7 @@ def read_numbers(text: str, num_coordinates: int) -> Numbers:
     end = 0
     for run in _runs(line):
         if not len(run) % num_coordinates:
-            values = _in_metres(run)
-            points += (
-                tuple(values[at : at + num_coordinates])
-                for at in range(0, len(values), num_coordinates)
-            )
+            points += _points(run, num_coordinates)
             rest.append(line[end : run[0].start()])
             end = run[-1].end()
     rest.append(line[end:])
@@ -171,6 +170,18 @@ def _runs(line: str) -> Iterator[list[re.Match[str]]]:
         run.append(found)
     if run:
         yield run
+
+
+def _points(run: Sequence[re.Match[str]], num_coordinates: int) -> Iterator[Subgoal]:
+    values = _in_metres(run)
+    names = "xyz"[:num_coordinates]
+    for first in range(0, len(run), num_coordinates):
+        places = range(first, first + num_coordinates)
+        by_name = {run[at]["axis"]: values[at] for at in places}
+        if by_name.keys() == set(names):  # "y 20 cm, x 10 cm"
+            yield tuple(by_name[name] for name in names)
+        else:
+            yield tuple(values[at] for at in places)
 
 
 def _in_metres(run: Sequence[re.Match[str]]) -> list[float]:

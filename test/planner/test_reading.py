@@ -25,6 +25,10 @@ TABLE = PlanGrammar(low=0.0, high=0.512, may_be_empty=True)
         ("go to (128, 380) mm, please", [(0.128, 0.38)]),
         ("x 12.8 cm y 38 cm", [(0.128, 0.38)]),
         ("x=0.1, y=0.2", [(0.1, 0.2)]),
+        ("x0.1 y0.2", [(0.1, 0.2)]),
+        ("y: 20 cm, x: 10 cm", [(0.1, 0.2)]),
+        ("x 0.1 x 0.2", [(0.1, 0.2)]),
+        ("12 x 38 cm", [(0.12, 0.38)]),
         ("12.8 centimetres and 38 centimeters", [(0.128, 0.38)]),
         ("12.8cm 38cm.", [(0.128, 0.38)]),
         ("100 mm, 20 cm", [(0.1, 0.2)]),
@@ -36,6 +40,7 @@ TABLE = PlanGrammar(low=0.0, high=0.512, may_be_empty=True)
         ("go to the left", []),
         ("1.2.3 4", []),
         ("go to b2 c3", []),
+        ("max 5", []),
     ],
 )
 def test_points_are_found_in_metres(text: str, points: list[tuple[float, float]]) -> None:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_argument(
         "--engine",
         default=EngineConfig().name,
-        help="the policy's engine, with its namespace",
+        help="the policy's engine, with its namespace (default %(default)s)",
     )
     common.add_argument(
         "--planner",
@@ -43,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common.add_argument("--json", action="store_true", help="print JSON")
     common.add_argument(
-        "--timeout", type=seconds, default=10.0, metavar="S", help="longest wait for an answer, s"
+        "--timeout",
+        type=seconds,
+        default=10.0,
+        metavar="S",
+        help="longest wait for an answer, s (default 10)",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, (_, summary) in VERBS.items():

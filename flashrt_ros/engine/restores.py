@@ -12,7 +12,7 @@ from flashrt_ros.engine.moves import Moves
 from flashrt_ros.engine.protocol import EventKind
 from flashrt_ros.engine.timeline import Environment, EpisodeReset
 from flashrt_ros.engine.waits import Done
-from flashrt_ros.errors import DeviceLostError, FlashrtError, SpecError
+from flashrt_ros.errors import BackendError, DeviceLostError, FlashrtError, SpecError
 from flashrt_ros.runtime.lanes import Lane
 from flashrt_ros.runtime.spec import ChannelRole
 
@@ -48,7 +48,8 @@ class Restores:
             PayloadRangeError: The seed is out of range; nothing changed.
             SpecError: The episode was reset already, otherwise; nothing changed.
             NoFreeSlotError: Its goal has no slot; nothing changed.
-            BackendError: The device refused a copy; it was not answered.
+            BackendError: The device refused a copy; it was not answered. Where it refused seed
+                or goal alone the environment has moved without, and an event says so.
             NotYet: Its bytes are on disk and being fetched; nothing changed.
             RuntimeError: What follows the answer failed, which it must not; the engine
                 can't go on.
@@ -131,13 +132,19 @@ class Restores:
             return left
         if left is not None:
             self._moves.retire(left)  # what follows may fail, and the lane must not be lost
-        if request.seed is not None:
-            self._core.reseed(env, request.seed, 0)
-        if brings_goal:
-            if env.interruptions:
-                self._moves.clear_interruptions(env)  # it may set the bound that is set here
-            self._core.latches.forget_goal(env, stamp_ns)
-            self._core.goals.restore(env, capsule)
+        try:
+            if request.seed is not None:
+                self._core.reseed(env, request.seed, 0)
+            if brings_goal:
+                if env.interruptions:
+                    self._moves.clear_interruptions(env)  # it may set the bound that is set here
+                self._core.latches.forget_goal(env, stamp_ns)
+                self._core.goals.restore(env, capsule)
+        except BackendError as error:
+            # it stands there all the same: what was observed elsewhere must not act
+            self._keep_books(env, request, capsule, None, stamp_ns)
+            self._core.emit(EventKind.FAULT, env, detail=f"{error.name}: {error}")
+            raise
         return None
 
     def _keep_books(

@@ -280,6 +280,32 @@ def test_books_that_fail_are_no_refusal(rig: Any, monkeypatch: pytest.MonkeyPatc
     assert len(answers) == 1
 
 
+@pytest.mark.parametrize("is_ready", [False, True], ids=["copy", "flip"])
+def test_a_seed_that_the_device_refuses_leaves_nothing_from_before(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    """The environment has moved, and is not told to have; what was seen elsewhere must not act."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BackendError("the device refuses")
+
+    if is_ready:
+        rig.settle()
+    rig.observe(0.1, 0.1)
+    answers: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.engine.core.backend, "write", refuse)
+        with pytest.raises(BackendError):
+            rig.engine.begin(_restore(seed=7, keep_goal=True), answers.append)
+    assert not answers
+    assert _kinds(rig)[-1] == EventKind.FAULT
+    assert rig.recorder.events[-1].generation == rig.engine.environment(0).generation
+    assert rig.status().waiting_for == "observation"
+    rig.engine.begin(_restore(seed=7), answers.append)
+    assert len(answers) == 1
+    assert _kinds(rig)[-1] == EventKind.RESET
+
+
 def test_the_books_are_kept_whatever_becomes_of_the_answer(rig: Any) -> None:
     def done(moved: Any) -> None:
         raise ZeroDivisionError("a bug of who is answered")

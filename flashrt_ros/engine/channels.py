@@ -65,10 +65,11 @@ class Channel(Readable):
         super().__init__(num_environments)
         num_rings = spec.num_rings * num_environments
         num_own = num_engine_slots or spec.num_ring_slots * num_environments
-        self._own_first = num_rings * spec.num_ring_slots_padded
         self.spec = spec
         # computed by the spec at every look; constant here
         self.slot_bytes = spec.slot_bytes
+        self._ring_slots = spec.num_ring_slots_padded
+        self._own_first = num_rings * self._ring_slots
         self.payload_bytes = spec.payload_bytes
         self.num_bytes = round_up((self._own_first + num_own) * spec.slot_bytes, PAGE_BYTES)
         self.num_slots = self.num_bytes // spec.slot_bytes
@@ -98,7 +99,7 @@ class Channel(Readable):
         """Say who may touch a slot; without a writer, a ring's slots are free."""
         if self.is_own(slot):
             return SlotState.HELD if self._references[slot] else SlotState.FREE
-        place, in_ring = divmod(slot, self.spec.num_ring_slots_padded)
+        place, in_ring = divmod(slot, self._ring_slots)
         ring = self._rings[place]
         return SlotState.FREE if ring is None else ring.states[in_ring]
 
@@ -112,7 +113,7 @@ class Channel(Readable):
 
     def view(self, slot: int) -> memoryview:
         """Return the slot's payload bytes, writable; must not outlive the channel."""
-        kind = ctypes.c_char * self.spec.payload_bytes
+        kind = ctypes.c_char * self.payload_bytes
         return memoryview(kind.from_address(self.slot_address(slot))).cast("B")
 
     def identity(self, slot: int) -> tuple[int, int, int]:
@@ -120,11 +121,11 @@ class Channel(Readable):
 
         ``linux.locate`` asks the kernel instead.
         """
-        place, in_ring = divmod(slot, self.spec.num_ring_slots_padded)
+        place, in_ring = divmod(slot, self._ring_slots)
         ring = self._rings[place] if place < len(self._rings) else None
         if ring is None:
             return 0, 0, 0
-        return ring.memory.device, ring.memory.inode, in_ring * self.spec.slot_bytes
+        return ring.memory.device, ring.memory.inode, in_ring * self.slot_bytes
 
     # writers ---------------------------------------------------------------------------------
 
@@ -296,7 +297,7 @@ class Channel(Readable):
         return self.address + index * self.spec.ring_bytes
 
     def _ring_of(self, slot: int) -> WriterRing:
-        ring = self._rings[slot // self.spec.num_ring_slots_padded]
+        ring = self._rings[slot // self._ring_slots]
         assert ring is not None
         return ring
 

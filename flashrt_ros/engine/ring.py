@@ -61,6 +61,7 @@ class WriterRing:
         num_stale: Of several engines that read the channel, how many refused the last commit
             because it was loaned before their barrier, while others took it.
         states: Of the ring's slots, who may touch them.
+        generation: The environment's when the last loan was made.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class WriterRing:
         self._tickets = tickets
         self._loaned: int | None = None
         self._ticket = 0
-        self._generation = 0
+        self.generation = 0
 
     @property
     def loaned_slot(self) -> int | None:
@@ -120,7 +121,7 @@ class WriterRing:
             )
         self._loaned = self._free.popleft()
         self._ticket = next(self._tickets)
-        self._generation = generation
+        self.generation = generation
         self.states[self._loaned] = SlotState.LOANED
         return self._loaned, self._ticket
 
@@ -131,7 +132,7 @@ class WriterRing:
             LoanError: Slot and ticket are not this writer's loan.
         """
         self._check(slot, ticket)
-        return self._generation
+        return self.generation
 
     def commit(
         self,
@@ -167,7 +168,7 @@ class WriterRing:
             stamp_ns=stamp_ns,
             source_sequence=source_sequence,
             now_ns=now_ns,
-            generation=self._generation,
+            generation=self.generation,
             expires_ns=expires_ns,
         )
 

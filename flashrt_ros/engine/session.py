@@ -219,7 +219,6 @@ class Session:
     def _commit(self, request: protocol.Commit) -> protocol.Committed:
         engine = self._engine
         ring = self._ring(request.writer)
-        generation = ring.loan_generation(request.slot, request.ticket)
         sequence = engine.commit(
             ring,
             request.slot,
@@ -228,7 +227,7 @@ class Session:
             source_sequence=request.source_sequence,
             lifetime_ns=request.lifetime_ns,
         )
-        num_stale, next_slot, next_ticket = ring.num_stale, -1, 0
+        generation, num_stale, next_slot, next_ticket = ring.generation, ring.num_stale, -1, 0
         if request.loan_next:
             try:
                 next_slot, next_ticket, generation = engine.loan(ring)

@@ -126,6 +126,8 @@ class Transport:
                     )
                 )
             answer, fds = self._take(max_fds)
+            if isinstance(answer, kind) and getattr(answer, "rid", 0) == rid:
+                return answer, fds
             if answer is None:
                 continue
             if isinstance(answer, _Unasked):
@@ -134,11 +136,7 @@ class Transport:
                 self._late.discard(answer.rid)
                 if answer.rid == ping:
                     ping, expires = 0, time.monotonic() + wait_s
-            elif answer.rid != rid:
-                raise self._unexpected(answer)
-            elif isinstance(answer, kind):
-                return answer, fds
-            elif isinstance(answer, protocol.Failure):
+            elif answer.rid == rid and isinstance(answer, protocol.Failure):
                 raise from_wire(answer.code, answer.message)
             else:
                 raise self._unexpected(answer)

@@ -98,6 +98,8 @@ class Writer:
         self._writer = opened.writer
         self._memory: mmap.mmap | None = memory
         self._loan: Loan | None = None
+        # Views of each slot that was on loan, which stay as they are; a loan has views of these.
+        self._fields: dict[int, dict[str, npt.NDArray[np.generic]]] = {}
 
     # slots -----------------------------------------------------------------------------------
 
@@ -302,6 +304,7 @@ class Writer:
         """Let go of the memory without a word to the engine. Idempotent."""
         memory, self._memory = self._memory, None
         self._loan = None
+        self._fields.clear()
         if memory is not None:
             # Refused while views live; then the mapping ends with the last of them.
             with contextlib.suppress(BufferError):
@@ -335,9 +338,14 @@ class Writer:
         )
 
     def _view(self, slot: int, ticket: int, generation: int) -> Loan:
-        start = slot * self.channel.slot_bytes
-        memory = memoryview(self._require_open())[start : start + self.channel.slot_bytes]
-        return Loan(slot, ticket, generation, field_views(memory, self.channel))
+        fields = self._fields.get(slot)
+        if fields is None:
+            start = slot * self.channel.slot_bytes
+            memory = memoryview(self._require_open())[start : start + self.channel.slot_bytes]
+            fields = self._fields[slot] = field_views(memory, self.channel)
+        return Loan(
+            slot, ticket, generation, {name: field.view() for name, field in fields.items()}
+        )
 
     def _end(self, loan: Loan) -> None:
         self._require_open()

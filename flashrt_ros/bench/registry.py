@@ -62,5 +62,8 @@ BENCHES: dict[str, Bench] = {
     "ttft": Bench(
         "ttft", "the first token after a long prefix, from a capsule beside computing it", 5.0
     ),
+    "barge_in": Bench(
+        "barge_in", "a new instruction to its first token, beside waiting and beside computing", 1.5
+    ),
 }
 """In the order of ``all``."""

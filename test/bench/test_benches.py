@@ -126,6 +126,17 @@ ROWS = {
         "first token, other prefixes, set of 6",
         "logits that differ, the end of 256 tokens taken in by 64s",
     ),
+    "barge_in": (
+        "barge-in in prefill, first token, chunks of 64",
+        "barge-in in prefill, first token, as the engine says, chunks of 64",
+        "barge-in in decode, first subgoal, chunks of 64",
+        "barge-in in decode, whole plan, chunks of 64",
+        "the turn ends first, first token, chunks of 64",
+        "barge-in, prefix computed, first token, chunks of 64",
+        "a node of prefill alone, chunks of 64",
+        "barge-in in prefill, first token, chunks of 128",
+        "a node of decode alone, chunks of 128",
+    ),
 }
 """What the rows of each bench begin with; the sizes come after."""
 
@@ -135,7 +146,18 @@ def test_every_bench_is_named_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["replay", "restore", "snapshot", "pinned", "archive", "fork", "steady", "ttft"]
+    "name",
+    [
+        "replay",
+        "restore",
+        "snapshot",
+        "pinned",
+        "archive",
+        "fork",
+        "steady",
+        "ttft",
+        "barge_in",
+    ],
 )
 def test_a_bench_in_this_process(name: str, make_context: Callable[..., Context]) -> None:
     check(name, BENCHES[name].run(make_context()))

@@ -26,10 +26,10 @@ export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONFAU
 
 # Seconds that a bench is worth: shares of the time there is.
 declare -A worth=(
-  [replay]=200 [restore]=45 [snapshot]=75 [fork]=20 [steady]=20 [ttft]=150
+  [replay]=200 [restore]=45 [snapshot]=75 [fork]=20 [steady]=20 [ttft]=150 [barge_in]=60
   [pinned]=60 [archive]=55 [tick]=60 [goal]=80 [interrupt]=45 [service]=45 [cohost]=120
 )
-group_a=" replay restore snapshot fork steady ttft "
+group_a=" replay restore snapshot fork steady ttft barge_in "
 other_s=40  # of a bench that is not named above; it is in part b
 start_s=8   # to import, to open the device, to draw
 least_s=11  # below ten seconds a bench takes its smallest size only

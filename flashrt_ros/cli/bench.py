@@ -42,6 +42,7 @@ _LEAST_S = 1.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``bench``."""
     summaries = "; ".join(f"{name}: {bench.summary}" for name, bench in BENCHES.items())
+    summaries += f"; {ALL}: each of these"
     parser.add_argument("name", choices=(*BENCHES, ALL), metavar="NAME", help=summaries)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu if left out")
     parser.add_argument(

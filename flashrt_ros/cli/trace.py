@@ -22,7 +22,7 @@ from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.protocol import Event, OutputKind
 from flashrt_ros.errors import ConfigError, EngineGoneError, FlashrtError
-from flashrt_ros.nodes.names import check_namespace
+from flashrt_ros.nodes.names import check_namespace, is_topic
 
 _ENGINE_S = 2.0
 _WAIT_S = 0.1
@@ -53,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="listen to the nodes' topics instead of the engine; names planners and commits",
     )
     parser.add_argument("--namespace", default="", metavar="NAME", help="of the nodes, with --ros")
+    for kind in ("policy", "planner"):
+        parser.add_argument(
+            f"--{kind}-node",
+            default=f"{kind}_node",
+            metavar="NAME",
+            help=f"which {kind} node, with --ros (default {kind}_node)",
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,6 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
             nothing can be written where it was to be.
     """
     check_namespace(arguments.namespace)
+    for name in (arguments.policy_node, arguments.planner_node):
+        if not is_topic(name):
+            raise ConfigError("there is no node of such a name", found=repr(name))
     if arguments.json is not None:
         check_target(arguments.json)
     if arguments.plot is not None:
@@ -151,6 +161,8 @@ def _listen_to_nodes(trace: Trace, arguments: argparse.Namespace, stop: Callable
         ) from error
     listen(
         arguments.namespace,
+        policy=arguments.policy_node,
+        planner=arguments.planner_node,
         env_index=arguments.env,
         on_event=trace.event,
         on_output=trace.output,

@@ -23,19 +23,23 @@ _WAIT_S = 0.1
 def listen(
     namespace: str,
     *,
+    policy: str,
+    planner: str,
     env_index: int,
     on_event: Callable[[Event, int], None],
     on_output: Callable[[Provenance, OutputKind, int], None],
     on_found: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> None:
-    """Listen to ``policy_node`` and ``planner_node`` until told to stop.
+    """Listen to a policy node and a planner node until told to stop.
 
     Commands carry no provenance: a chunk counts as its first action, at the time that
     its header gives it.
 
     Args:
         namespace: Of the nodes.
+        policy: Name of the policy node.
+        planner: Name of the planner node.
         env_index: Environment to listen to.
         on_event: Told each event and the wall time at which it was published, ns.
         on_output: Told what each chunk was made from, and when, wall time in ns.
@@ -60,9 +64,9 @@ def listen(
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(node)
     takers: tuple[tuple[Any, str, Any], ...] = (
-        (ExecutionEvent, "policy_node/events", take_event),
-        (ExecutionEvent, "planner_node/events", take_event),
-        (ActionChunk, "policy_node/action_chunk", take_chunk),
+        (ExecutionEvent, f"{policy}/events", take_event),
+        (ExecutionEvent, f"{planner}/events", take_event),
+        (ActionChunk, f"{policy}/action_chunk", take_chunk),
     )
     try:
         missing = [

@@ -122,5 +122,9 @@ def test_one_goal_moves_two_policies(fresh_bench: Bench, fresh_peer: Peer, tmp_p
         return bool(left & right)
 
     peer.until(both_act, "chunks of both under one goal")
+    words = ["trace", "--ros", "--policy-node", "policy_node_right", "--seconds", "0"]
+    trace = fresh_bench.start([sys.executable, "-m", "flashrt_ros.cli.main", *words])
+    trace.wait_for_line("listening to /policy_node_right/action_chunk")
+    assert trace.interrupt() == 0, trace.output
     assert {chunk.engine_epoch for chunk in chunks[0]} != {c.engine_epoch for c in chunks[1]}
     assert child.interrupt() == 0, child.output

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from flashrt_ros import __version__
-from flashrt_ros.bench.sampling import Sample, Timer
+from flashrt_ros.bench.sampling import NO_SAMPLE, Sample, Timer
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.cuda_memory import view_bytes
@@ -277,7 +277,7 @@ def time_reported(run: Callable[[], object]) -> tuple[Sample, object]:
     """Take the time that a call itself found, ns; the sample does not count if it found none."""
     spent_ns = run()
     if not isinstance(spent_ns, int):
-        return Sample(float("nan"), float("nan")), False
+        return Sample(float("nan"), float("nan")), NO_SAMPLE
     return Sample(spent_ns, spent_ns), spent_ns
 
 

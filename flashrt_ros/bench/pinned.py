@@ -22,7 +22,7 @@ from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.lru_cache import LruCache
 from flashrt_ros.bench.models import StatefulPolicy
 from flashrt_ros.bench.result import Floats, Line, LinePanel, Result, Row, at_most
-from flashrt_ros.bench.sampling import Budget, Sample, median, p99, without_collector
+from flashrt_ros.bench.sampling import NO_SAMPLE, Budget, Sample, median, p99, without_collector
 from flashrt_ros.bench.stand import Stand
 from flashrt_ros.engine import protocol
 
@@ -216,9 +216,16 @@ class ShelfOfCapsules:
                     raise WrongResultError(f"{what} brought other bytes back than were saved")
             self.rest()
 
-    def restore(self, key: int) -> bool:
-        """Have the engine restore a capsule; False if it did so without a copy."""
-        return self._stand.restore(_name(key)).path == "copy"
+    def restore(self, key: int) -> object:
+        """Have the engine restore a capsule.
+
+        Args:
+            key: Which, from 0.
+
+        Returns:
+            :data:`~flashrt_ros.bench.sampling.NO_SAMPLE`, if it did so without a copy.
+        """
+        return None if self._stand.restore(_name(key)).path == "copy" else NO_SAMPLE
 
     def wake(self) -> None:
         """Restore what no set is part of, and copy what no cache holds, a few times."""
@@ -304,7 +311,7 @@ def _restore_one(
     if name in (_PINNED, _COLD, _PAUSED) and tier != shelf.first_tier:
         raise WrongResultError(f"a pinned capsule lies in the tier {tier}")
     sample, answer = context.device.time_wall(lambda: restore(key))
-    if answer is False:
+    if answer is NO_SAMPLE:
         raise WrongResultError("a restore copied nothing")
     found[name].times.append(sample)
     found[name].tiers[tier] += 1

@@ -9,7 +9,7 @@ from flashrt_ros.bench.checks import require_different, require_equal
 from flashrt_ros.bench.context import Context, megabytes
 from flashrt_ros.bench.models import NUM_BUFFERS, StatefulPolicy
 from flashrt_ros.bench.result import Line, LinePanel, Row, absent, at_most
-from flashrt_ros.bench.sampling import Budget, Case, Plan, Samples, median, p99
+from flashrt_ros.bench.sampling import NO_SAMPLE, Budget, Case, Plan, Samples, median, p99
 from flashrt_ros.bench.stand import Stand
 
 MAX_RATIO = 1.05
@@ -81,8 +81,8 @@ def _measure(context: Context, size: int, seconds: float) -> dict[str, Samples]:
         def restore_by_backend() -> None:
             backend.copy(lane.address, block.address, num_bytes)
 
-        def restore_by_engine() -> bool:
-            return stand.restore().path == "copy"
+        def restore_by_engine() -> object:
+            return None if stand.restore().path == "copy" else NO_SAMPLE
 
         def loop() -> None:
             for name, value in saved.items():

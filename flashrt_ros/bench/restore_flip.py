@@ -9,7 +9,7 @@ from flashrt_ros.bench.context import Context, megabytes
 from flashrt_ros.bench.failures import BenchError
 from flashrt_ros.bench.models import StatefulPolicy
 from flashrt_ros.bench.result import Line, LinePanel, Row, absent, at_most
-from flashrt_ros.bench.sampling import Budget, Case, Plan, Samples, median, p99
+from flashrt_ros.bench.sampling import NO_SAMPLE, Budget, Case, Plan, Samples, median, p99
 from flashrt_ros.bench.stand import Stand
 
 MAX_ADDED_US = 10.0
@@ -98,19 +98,19 @@ def _sample(context: Context, stand: Stand, seconds: float, text: str) -> dict[s
     def replay() -> None:
         environment.lane.replay(key)
 
-    def flip_and_replay() -> bool:
+    def flip_and_replay() -> object:
         lane = pool.take_standby(home.id)
         if lane is None:
-            return False
+            return NO_SAMPLE
         pool.retire(environment.lane, 0)
         environment.lane = lane
         lane.replay(key)
-        return True
+        return lane
 
-    def reset_and_replay() -> bool:
+    def reset_and_replay() -> object:
         path = stand.restore().path
         environment.lane.replay(key)
-        return path == "flip"
+        return path if path == "flip" else NO_SAMPLE
 
     cases = {
         "replay": Case(replay, stand.timer, stand.refill),

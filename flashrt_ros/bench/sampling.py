@@ -14,6 +14,9 @@ import numpy as np
 
 from flashrt_ros.bench.result import Floats
 
+NO_SAMPLE = object()
+"""What a call returns whose timing does not count, for it did not do what is timed."""
+
 
 class Sample(NamedTuple):
     """One timing.
@@ -36,7 +39,7 @@ class Case:
     """One of the peers.
 
     Attributes:
-        run: What is timed. If it returns False, the sample does not count.
+        run: What is timed. If it returns :data:`NO_SAMPLE`, the sample does not count.
         timer: Times it.
         prepare: Called before, outside the timing.
     """
@@ -183,4 +186,4 @@ def _sample(case: Case, pace_s: float) -> Sample:
     if case.prepare is not None:
         case.prepare()
     sample, answer = case.timer(case.run)
-    return Sample(float("nan"), float("nan")) if answer is False else sample
+    return Sample(float("nan"), float("nan")) if answer is NO_SAMPLE else sample

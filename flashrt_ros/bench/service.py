@@ -16,7 +16,7 @@ from flashrt_ros.bench.engines import engine_parameters, hired, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import stateful_factory
 from flashrt_ros.bench.result import Bar, BarPanel, Floats, Result, Row, absent, at_most
-from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
+from flashrt_ros.bench.sampling import NO_SAMPLE, Case, Plan, Samples, median, p99
 from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.models.minimal import NUM_STEPS
@@ -175,8 +175,8 @@ def _check(client: EngineClient) -> None:
 
 
 def _cases(client: EngineClient, busy: _Neighbour) -> dict[str, Case]:
-    def by(path: str, capsule: str) -> Callable[[], bool]:
-        return lambda: client.reset(capsule).path == path
+    def by(path: str, capsule: str) -> Callable[[], object]:
+        return lambda: None if client.reset(capsule).path == path else NO_SAMPLE
 
     return {
         "ping": Case(client.ping, time_host, busy.rest),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from flashrt_ros.bench.sampling import Case
+from flashrt_ros.bench.sampling import NO_SAMPLE, Case
 
 MOST = 40
 """Samples of one peer, at most."""
@@ -56,14 +56,26 @@ class Sparse:
     num_calls: int = 0
 
     def __call__(self) -> object:
-        """Do the work if it is due; False, which makes a sample that does not count, if not."""
+        """Do the work if it is due.
+
+        Returns:
+            What the work returns; :data:`~flashrt_ros.bench.sampling.NO_SAMPLE` without it.
+        """
         done, self.num_calls = self.num_calls, self.num_calls + 1
         is_due = (done + 1) * self.count // self.rounds > done * self.count // self.rounds
-        return self.run() if is_due else False
+        return self.run() if is_due else NO_SAMPLE
 
 
 def spread(cases: Mapping[str, Case], counts: Mapping[str, int]) -> dict[str, Case]:
-    """Return cases that are sampled so often in as many rounds as the most frequent one takes."""
+    """Have cases sampled so often in as many rounds as the most frequent one takes.
+
+    Args:
+        cases: By name; their calls are wrapped.
+        counts: Samples of each, one at least.
+
+    Returns:
+        Cases of the same names, each to be run once a round.
+    """
     rounds = max(counts.values())
     return {
         name: Case(Sparse(case.run, counts[name], rounds), case.timer, case.prepare)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashrt_ros.bench.sampling import Budget, Case, Plan, Sample, measure, median, p99
+from flashrt_ros.bench.sampling import NO_SAMPLE, Budget, Case, Plan, Sample, measure, median, p99
 
 
 class Clock:
@@ -48,8 +48,8 @@ def test_every_round_runs_every_peer_once_in_an_order_of_its_own() -> None:
     assert samples["a"].host_us.tolist() == [2.0] * 40
 
 
-def test_what_returns_false_does_not_count() -> None:
-    answers = iter([None, False, True, None])
+def test_what_did_not_do_its_work_does_not_count() -> None:
+    answers = iter([None, NO_SAMPLE, False, None])
     case = Case(lambda: None, lambda run: (Sample(1e3, 1e3), next(answers)))
     samples = measure({"a": case}, Plan(0.0, min_rounds=3, warm_up=1), random.Random(0))
     assert [math.isnan(value) for value in samples["a"].host_us] == [True, False, False]

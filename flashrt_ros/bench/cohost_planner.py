@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flashrt_ros.bench.ttft_models import BIG, SMALL, TINY
+import torch
+
+from flashrt_ros.bench.ttft_models import BIG, TINY, build
 from flashrt_ros.errors import ConfigError, PayloadRangeError, PayloadShapeError, PayloadTypeError
 from flashrt_ros.planner.config import PlannerConfig
 
 if TYPE_CHECKING:
     from flashrt_ros.models.hybrid_lm import HybridLm
 
-SCALES = {"big": BIG, "small": SMALL, "tiny": TINY}
+SCALES = {"big": BIG, "tiny": TINY}
 """By what the parameter ``checkpoint`` names."""
 
-_SEED = 0
 _NUM_CHARACTERS = 128
 
 
@@ -60,24 +61,19 @@ def make(checkpoint: Path | None, config: PlannerConfig) -> tuple[HybridLm, Char
         checkpoint: Its last part is a name of :data:`SCALES`.
         config: Says how many positions, and where.
 
+    Returns:
+        Both, for an engine.
+
     Raises:
         ConfigError: There is no such scale.
     """
-    from flashrt_ros.models.hybrid_checkpoint import random_tensors
-    from flashrt_ros.models.hybrid_kernels import select_kernels
-    from flashrt_ros.models.hybrid_lm import HybridLm
-    from flashrt_ros.models.hybrid_weights import pack
-
     name = checkpoint.name if checkpoint is not None else ""
     if name not in SCALES:
         raise ConfigError("no such scale", expected=", ".join(SCALES), found=name)
-    scale = SCALES[name]
-    tensors = random_tensors(scale.config, _SEED, dtype=scale.dtype, device=config.device)
-    model = HybridLm(
-        scale.config,
-        pack(tensors, scale.config, dtype=scale.dtype, device=config.device),
+    model, _ = build(
+        SCALES[name],
+        torch.device(config.device),
         max_positions=config.max_positions,
         chunk_length=config.chunk_length,
-        kernels=select_kernels(config.device),
     )
     return model, CharacterTokenizer()

@@ -88,7 +88,16 @@ class Context:
         self.tell(self.budget.spent, text)
 
     def measure(self, cases: Mapping[str, Case], plan: Plan, text: str) -> dict[str, Samples]:
-        """Time peers; see :func:`~flashrt_ros.bench.sampling.measure`."""
+        """Time peers; see :func:`~flashrt_ros.bench.sampling.measure`.
+
+        Args:
+            cases: By name.
+            plan: How long.
+            text: What is going on, for whom it is told.
+
+        Returns:
+            Samples by name, one a round.
+        """
         return measure(cases, plan, self.rng, lambda share: self.say(text))
 
     def plan(self, num_left: int, **options: float) -> Plan:
@@ -102,7 +111,17 @@ class Context:
         panels: Sequence[LinePanel | BarPanel],
         summary: str,
     ) -> Result:
-        """Put a result together."""
+        """Put a result together, with the device's title and versions.
+
+        Args:
+            bench: The bench's name.
+            rows: As they are shown.
+            panels: Of its picture.
+            summary: What was measured, in a line.
+
+        Returns:
+            The result.
+        """
         return Result(
             bench, self.device.title, self.device.versions(), tuple(rows), tuple(panels), summary
         )

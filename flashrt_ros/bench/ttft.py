@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import torch
-
-from flashrt_ros.bench import ttft_ablation, ttft_decode, ttft_restore, ttft_set
+from flashrt_ros.bench import ttft_ablation, ttft_decode, ttft_set
 from flashrt_ros.bench import ttft_transformers as reference
 from flashrt_ros.bench.context import Context
-from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.result import (
     BarPanel,
     Line,
@@ -28,10 +24,11 @@ from flashrt_ros.bench.result import (
 )
 from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
 from flashrt_ros.bench.ttft_clock import in_words, timer_for
-from flashrt_ros.bench.ttft_models import SUFFIX, random_tokens, scale_for
+from flashrt_ros.bench.ttft_models import SUFFIX, random_text, scale_for
+from flashrt_ros.bench.ttft_peers import COPIED, WITH_FLA, WITHOUT_FLA, Peers
+from flashrt_ros.bench.ttft_restore import Restores
 from flashrt_ros.bench.ttft_rounds import FEW, share_out, spread
 from flashrt_ros.bench.ttft_stand import TextStand
-from flashrt_ros.bench.ttft_transformers import TransformersPeer
 from flashrt_ros.models.hybrid_borders import SessionCapsule
 
 MAX_CAPSULE_MS = 2.5
@@ -47,39 +44,35 @@ MIN_FLA_RATIO, MIN_PLAIN_RATIO = 1.6, 4.0
 """On a GPU, of ``transformers`` with and without flash-linear-attention over our own computing."""
 
 COMPARED_AT = 16_384
+"""Tokens of the prefix that peers are compared at, where there is such a prefix."""
 
 CAPSULE, COLD, EAGER = "capsule", "own cold, captured", "own cold, eager"
-WITH_FLA = "transformers cold, with fla"
-WITHOUT_FLA = "transformers cold, without fla"
-COPIED = "transformers, copied cache"
-
-_THEIRS = (COPIED, WITH_FLA, WITHOUT_FLA)
-
-_PEER_ERRORS = (WrongResultError, RuntimeError, TypeError, ValueError, ImportError)
-"""What others' code may fail with, and their rows are absent for."""
+"""Our own ways to a first token."""
 
 _DECODE, _SET = "decode", "set"
 _DECODE_SHARE, _SET_SHARE = 0.12, 0.28
 """Of the budget; the prefixes have the rest, the long ones more of it."""
 
-_PREFIX_SEED, _SUFFIX_SEED = 3, 4
 
-Call = Callable[[], object]
+@dataclass(slots=True)
+class _Found:
+    """What was found so far, each kind of rows by itself.
 
-logger = logging.getLogger(__name__)
+    Attributes:
+        samples: Of first tokens, by the length of the prefix and the name of the way.
+        first_tokens: Their rows.
+        restores: Of the prefixes.
+        decoded: Rows of decoded tokens.
+        decode_panels: Bars of them, once they are there.
+        grains: Rows of the logits that differ where they must not.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class _Peer:
-    """What ``transformers`` gives: itself, and why rows of it are absent."""
-
-    network: TransformersPeer | None
-    why: dict[str, str]
-
-    @property
-    def has_fla(self) -> bool:
-        """Whether it runs on flash-linear-attention."""
-        return self.network is not None and WITH_FLA not in self.why
+    samples: dict[int, dict[str, Samples]] = field(default_factory=dict)
+    first_tokens: list[Row] = field(default_factory=list)
+    restores: Restores = field(default_factory=Restores)
+    decoded: list[Row] = field(default_factory=list)
+    decode_panels: list[BarPanel] = field(default_factory=list)
+    grains: list[Row] = field(default_factory=list)
 
 
 class _Shares:
@@ -107,6 +100,12 @@ class _Shares:
 def run(context: Context) -> Result:
     """Time first tokens, restores, decoded tokens and a set of prefixes; or the ablation alone.
 
+    Args:
+        context: Device, budget and chance; says whether it is the ablation.
+
+    Returns:
+        The rows and panels of all parts.
+
     Raises:
         WrongResultError: Tokens or logits differ where they must not.
         BenchError: Capsules are moved without an end.
@@ -126,51 +125,57 @@ def run(context: Context) -> Result:
 
 
 def _time(context: Context, stand: TextStand) -> tuple[list[Row], list[LinePanel | BarPanel], str]:
-    peer = _peer(context, stand)
-    scale = stand.scale
-    found: dict[int, dict[str, Samples]] = {}
-    rows: list[Row] = []
-    restores: list[Row] = []
-    grains: list[Row] = []
-    shares = _Shares(context, scale.prefixes)
-    for length in scale.prefixes:
-        prefix = random_tokens(length, scale, _PREFIX_SEED)
-        suffix = random_tokens(SUFFIX, scale, _SUFFIX_SEED)
-        with closing(stand.capsule_of(prefix)) as capsule:
-            context.say(f"{length} tokens: comparing tokens and logits")
-            stand.check(prefix, suffix, capsule)
-            grains.append(_grain(stand, prefix, suffix, capsule))
-            notes = _check_peer(context, stand, peer, [*prefix, *suffix])
-            cases = _cases(context, stand, peer, prefix, suffix, capsule)
-            seconds = shares.take_s(f"{length}")
-            samples, counts = _measure(context, cases, seconds, f"{length} tokens")
-            found[length] = samples
-            rows += _rows(context, peer, length, samples, counts, notes)
-            restores += ttft_restore.rows(context, stand, capsule, length)
-            if length == scale.decode_at:
-                seconds = shares.take_s(_DECODE)
-                decoded, decode_panel = ttft_decode.run(context, stand, capsule, seconds)
-    compared = _compared(context, peer, found)
+    peers = Peers.build(context, stand)
+    prefixes = stand.scale.prefixes
+    shares = _Shares(context, prefixes)
+    found = _Found()
+    for length in prefixes:
+        _time_prefix(context, stand, peers, length, shares, found)
+    compared = _compared(context, peers, found.samples)
     with_set, set_panels = ttft_set.run(context, stand, shares.take_s(_SET))
-    lines = [_panel(context, found), ttft_restore.panel(restores, scale.prefixes)]
-    longest = found[scale.prefixes[-1]]
+    longest = found.samples[prefixes[-1]]
     capsule_ms, cold_ms = (_ms(longest[name]) for name in (CAPSULE, COLD))
     summary = (
-        f"first token after {scale.prefixes[-1]} + {SUFFIX} tokens: {in_words(capsule_ms)} from a "
+        f"first token after {prefixes[-1]} + {SUFFIX} tokens: {in_words(capsule_ms)} from a "
         f"capsule, {in_words(cold_ms)} computed"
     )
-    rows = [*rows, *compared, *restores, *decoded, *with_set, *grains]
-    return rows, [lines[0], *set_panels, decode_panel, lines[1]], summary
+    rows = [
+        *found.first_tokens,
+        *compared,
+        *found.restores.rows,
+        *found.decoded,
+        *with_set,
+        *found.grains,
+    ]
+    panels: list[LinePanel | BarPanel] = [
+        _panel(context, found.samples),
+        *set_panels,
+        *found.decode_panels,
+        found.restores.panel(),
+    ]
+    return rows, panels, summary
 
 
-def _peer(context: Context, stand: TextStand) -> _Peer:
-    why = reference.why_absent()
-    if why:
-        return _Peer(None, dict.fromkeys(_THEIRS, why))
-    context.say("building the model of transformers")
-    network = TransformersPeer(stand.scale, stand.tensors, context.device.torch_device)
-    why_no_fla = reference.why_no_fla(context.device.name)
-    return _Peer(network, {WITH_FLA: why_no_fla} if why_no_fla else {})
+def _time_prefix(
+    context: Context, stand: TextStand, peers: Peers, length: int, shares: _Shares, found: _Found
+) -> None:
+    """Compare and time everything after one prefix, and add it to what was found."""
+    prefix, suffix = random_text(length, stand.scale)
+    with closing(stand.capsule_of(prefix)) as capsule:
+        context.say(f"{length} tokens: comparing tokens and logits")
+        stand.check(prefix, suffix, capsule)
+        found.grains.append(_grain(stand, prefix, suffix, capsule))
+        notes = peers.check(context, stand, [*prefix, *suffix])
+        cases = _cases(context, stand, peers, prefix, suffix, capsule)
+        seconds = shares.take_s(f"{length}")
+        samples, counts = _measure(context, cases, seconds, f"{length} tokens")
+        found.samples[length] = samples
+        found.first_tokens += _rows(context, peers, length, samples, counts, notes)
+        found.restores.measure(context, stand, capsule, length)
+        if length == stand.scale.decode_at:
+            rows, panel = ttft_decode.run(context, stand, capsule, shares.take_s(_DECODE))
+            found.decoded += rows
+            found.decode_panels.append(panel)
 
 
 def _grain(
@@ -181,41 +186,10 @@ def _grain(
     return Row(name, "logits", count, target=at_most("median", 0))
 
 
-def _check_peer(
-    context: Context, stand: TextStand, peer: _Peer, tokens: Sequence[int]
-) -> dict[str, str]:
-    """Compare the peers' logits with ours; who has others, or fails, is absent from now on.
-
-    Returns:
-        A note for each of their rows.
-    """
-    network = peer.network
-    if network is None:
-        return {}
-    session = stand.captured
-    session.reset()
-    session.append(tokens)
-    logits = torch.from_numpy(session.logits().copy())
-    notes = {}
-    for name, uses_fla in ((WITHOUT_FLA, False), (WITH_FLA, True)):
-        if name in peer.why:
-            continue
-        context.say(f"{len(tokens) - SUFFIX} tokens: comparing with {name}")
-        try:
-            error = network.check(tokens, logits, uses_fla=uses_fla)
-        except _PEER_ERRORS as failure:
-            logger.warning("%s is left out: %s", name, failure)
-            peer.why[name] = str(failure).partition("\n")[0][:120]
-        else:
-            launches = ", its launches fixed" if uses_fla else ""
-            notes[name] = f"logits off by {error:.1g}{launches}"
-    return notes
-
-
 def _cases(
     context: Context,
     stand: TextStand,
-    peer: _Peer,
+    peers: Peers,
     prefix: Sequence[int],
     suffix: Sequence[int],
     capsule: SessionCapsule,
@@ -237,16 +211,8 @@ def _cases(
         stand.eager.append(whole)
         return stand.eager.next_token
 
-    calls: dict[str, Call] = {CAPSULE: restored, COLD: cold, EAGER: eager}
-    if (network := peer.network) is not None:
-        runs_on = WITH_FLA if peer.has_fla else WITHOUT_FLA
-        if runs_on in peer.why:
-            peer.why[COPIED] = peer.why[runs_on]
-        else:
-            calls[COPIED] = network.copied(prefix, suffix, uses_fla=peer.has_fla)
-        for name, uses_fla in ((WITH_FLA, True), (WITHOUT_FLA, False)):
-            if name not in peer.why:
-                calls[name] = network.cold(whole, uses_fla=uses_fla)
+    calls: dict[str, Callable[[], object]] = {CAPSULE: restored, COLD: cold, EAGER: eager}
+    calls |= peers.calls(prefix, suffix)
     return {name: Case(call, timer_for(context.device)) for name, call in calls.items()}
 
 
@@ -269,7 +235,7 @@ def _measure(
 
 def _rows(
     context: Context,
-    peer: _Peer,
+    peers: Peers,
     length: int,
     samples: Mapping[str, Samples],
     counts: Mapping[str, int],
@@ -280,7 +246,7 @@ def _rows(
     for name in (CAPSULE, COLD, EAGER, COPIED, WITH_FLA, WITHOUT_FLA):
         title = f"{name}, {length} tokens"
         if name not in samples:
-            rows.append(absent(title, "ms", peer.why[name]))
+            rows.append(absent(title, "ms", peers.why_absent(name)))
             continue
         ms = samples[name].host_us / 1e3
         few = "" if counts[name] > FEW else f"n = {counts[name]}"
@@ -301,7 +267,7 @@ def _target(context: Context, name: str, length: int) -> Target | None:
 
 
 def _compared(
-    context: Context, peer: _Peer, found: Mapping[int, Mapping[str, Samples]]
+    context: Context, peers: Peers, found: Mapping[int, Mapping[str, Samples]]
 ) -> list[Row]:
     """Compare medians; what holds on a CPU too is bound there as well."""
     shortest, longest = min(found), max(found)
@@ -322,7 +288,7 @@ def _compared(
     ):
         title = f"{name} over {under}, {at} tokens"
         if name not in samples:
-            rows.append(absent(title, "times", peer.why[name]))
+            rows.append(absent(title, "times", peers.why_absent(name)))
             continue
         ratio = _ms(samples[name]) / _ms(samples[under])
         rows.append(row(title, ratio, at_least("ratio", least) if is_cuda else None))

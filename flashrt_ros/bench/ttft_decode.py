@@ -22,6 +22,7 @@ MIN_SPEED_UP = 3.0
 """Over eager, on a GPU."""
 
 NUM_TOKENS = SUFFIX
+"""Tokens of a sample."""
 
 _ROW, _EACH, _EAGER = "captured", "captured, awaited", "eager"
 
@@ -30,6 +31,15 @@ def run(
     context: Context, stand: TextStand, capsule: SessionCapsule, seconds: float
 ) -> tuple[list[Row], BarPanel]:
     """Compare the tokens, and time them: 64 in a row, one by one, and by eager programs.
+
+    Args:
+        context: Device and chance.
+        stand: Both of its sessions are used, and left on some text.
+        capsule: Of the prefix.
+        seconds: Of sampling.
+
+    Returns:
+        A row for each way and one of the speed-up; and bars of the ways.
 
     Raises:
         WrongResultError: The tokens differ.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from flashrt_ros.errors import SpecError
 from flashrt_ros.models.hybrid_checkpoint import count_parameters, random_tensors
 from flashrt_ros.models.hybrid_config import HybridConfig
 from flashrt_ros.models.hybrid_kernels import select_kernels
@@ -17,6 +18,7 @@ SUFFIX = 64
 """Tokens that follow a prefix, as an instruction does."""
 
 _SEED = 0
+_PREFIX_SEED, _SUFFIX_SEED = 3, 4
 
 _BIG: dict[str, object] = {
     "vocab_size": 32_000,
@@ -84,6 +86,9 @@ class TextScale:
         set_size: Prefixes in it.
         set_quota: How many of them the first tier has room for.
         set_pinned: How many of them are pinned.
+
+    Raises:
+        SpecError: Tokens are to be decoded after a prefix that is none of them.
     """
 
     sizes: Mapping[str, object]
@@ -95,6 +100,13 @@ class TextScale:
     set_size: int = 64
     set_quota: int = 8
     set_pinned: int = 4
+
+    def __post_init__(self) -> None:
+        """Check the prefix that tokens are decoded after."""
+        if self.decode_at not in self.prefixes:
+            raise SpecError(
+                "no such prefix to decode after", expected=self.prefixes, found=self.decode_at
+            )
 
     @property
     def config(self) -> HybridConfig:
@@ -150,27 +162,62 @@ def scale_for(device: str, *, is_tiny: bool) -> TextScale:
     return BIG if device == "cuda" else SMALL
 
 
-def build(scale: TextScale, device: torch.device) -> tuple[HybridLm, dict[str, torch.Tensor]]:
-    """Draw a checkpoint and make a model of it.
+def build(
+    scale: TextScale,
+    device: torch.device,
+    *,
+    max_positions: int | None = None,
+    chunk_length: int | None = None,
+) -> tuple[HybridLm, dict[str, torch.Tensor]]:
+    """Draw a checkpoint and make a model of it; equal scales give equal weights.
+
+    Args:
+        scale: How large it is.
+        device: Where it runs.
+        max_positions: Tokens that a text may have; by default the longest prefix of the scale,
+            its suffix and what is decoded.
+        chunk_length: Rows of a prefill replay; by default the scale's.
 
     Returns:
-        The model, with room for the longest prefix, its suffix and what is decoded; and the
-        checkpoint, for peers.
+        The model; and the checkpoint, for peers.
     """
     config = scale.config
     tensors = random_tensors(config, _SEED, dtype=scale.dtype, device=str(device))
     model = HybridLm(
         config,
         pack(tensors, config, dtype=scale.dtype, device=str(device)),
-        max_positions=scale.prefixes[-1] + 4 * SUFFIX,
-        chunk_length=scale.chunk_length,
+        max_positions=max_positions or scale.prefixes[-1] + 4 * SUFFIX,
+        chunk_length=chunk_length or scale.chunk_length,
         kernels=select_kernels(str(device)),
     )
     return model, tensors
 
 
+def random_text(length: int, scale: TextScale) -> tuple[list[int], list[int]]:
+    """Draw a prefix and the suffix that follows it, the same ones each time.
+
+    Args:
+        length: Tokens of the prefix; a shorter one is the beginning of a longer one.
+        scale: Has the vocabulary.
+
+    Returns:
+        The prefix, and the suffix of :data:`SUFFIX` tokens.
+    """
+    prefix = random_tokens(length, scale, _PREFIX_SEED)
+    return prefix, random_tokens(SUFFIX, scale, _SUFFIX_SEED)
+
+
 def random_tokens(count: int, scale: TextScale, seed: int) -> list[int]:
-    """Draw a text; equal seeds give equal beginnings of any length."""
+    """Draw a text; equal seeds give equal beginnings of any length.
+
+    Args:
+        count: Tokens.
+        scale: Has the vocabulary.
+        seed: Of the text.
+
+    Returns:
+        The tokens, each of the vocabulary.
+    """
     generator = torch.Generator().manual_seed(seed)
     vocab_size = scale.config.vocab_size
     longest = max(count, scale.prefixes[-1])

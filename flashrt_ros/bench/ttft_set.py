@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
@@ -44,7 +46,8 @@ _MEMORY_SHARE = 4
 
 _QUIET_S = 60.0
 _PINNED, _OTHERS = "pinned prefixes", "other prefixes"
-_SUFFIX_SEED, _HOME_SEED, _FIRST_SEED = 1, 2, 1000
+_APPENDED_SEED, _HOME_SEED, _FIRST_SEED = 1, 2, 1000
+"""Of what follows a prefix of the set, of the prefix outside it, and of the set's first."""
 
 
 @dataclass(slots=True)
@@ -84,7 +87,7 @@ class PrefixSet:
         self._stand = stand
         self._session = stand.captured
         self._length = stand.scale.set_prefix
-        self._suffix = random_tokens(SUFFIX, stand.scale, seed=_SUFFIX_SEED)
+        self._suffix = random_tokens(SUFFIX, stand.scale, seed=_APPENDED_SEED)
         self._logits: list[bytes] = []
         layout = _short(stand)
         block = layout.capsule_bytes
@@ -110,6 +113,17 @@ class PrefixSet:
             undo.callback(self._home.close)
             self._undo = undo.pop_all()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
     def close(self) -> None:
         """Free everything. Idempotent."""
         self._stand.device.settle()
@@ -126,7 +140,14 @@ class PrefixSet:
         return self._stand.scale.set_pinned
 
     def grow(self, count: int) -> None:
-        """Compute prefixes and freeze them, until there are ``count``; the first are pinned."""
+        """Compute prefixes and freeze them; the first are pinned.
+
+        Args:
+            count: Prefixes that there are afterwards.
+
+        Raises:
+            BenchError: The store makes no room, or moves capsules without an end.
+        """
         session = self._session
         for key in range(len(self._logits), count):
             session.reset()
@@ -151,7 +172,17 @@ class PrefixSet:
             self.rest()
 
     def first_token(self, key: int) -> int:
-        """Bring a prefix back, append the suffix, and return the token after it."""
+        """Bring a prefix back, from whatever tier, and append the suffix.
+
+        Args:
+            key: Which prefix, from 0.
+
+        Returns:
+            The token after the suffix.
+
+        Raises:
+            BenchError: The store makes no room.
+        """
         self._until(partial(self._use, key))
         self._restore(self._storage.store.get(_name(key)))
         self._session.append(self._suffix)
@@ -228,6 +259,14 @@ class PrefixSet:
 def run(context: Context, stand: TextStand, seconds: float) -> tuple[list[Row], list[BarPanel]]:
     """Time first tokens after pinned and other prefixes, in a set that fits and in the whole one.
 
+    Args:
+        context: Device and chance.
+        stand: Its captured session is used, and left on some text.
+        seconds: Of sampling; the prefixes are computed beside it.
+
+    Returns:
+        A row for each kind of prefix in each set, and their bars.
+
     Raises:
         WrongResultError: Other logits came back, or a pinned prefix had been moved.
         BenchError: Capsules are moved without an end.
@@ -236,9 +275,8 @@ def run(context: Context, stand: TextStand, seconds: float) -> tuple[list[Row], 
     scale = stand.scale
     size = _size(stand)
     sizes = (scale.set_quota, size)
-    prefix_set = PrefixSet(stand, size)
     found: dict[int, dict[str, Found]] = {}
-    try:
+    with PrefixSet(stand, size) as prefix_set:
         for number, count in enumerate(sizes):
             text = f"set of {count} prefixes"
             context.say(f"{text}: computing them")
@@ -247,8 +285,6 @@ def run(context: Context, stand: TextStand, seconds: float) -> tuple[list[Row], 
             prefix_set.check()
             share = Budget(budget.share_s(len(sizes) - number))
             found[count] = _measure(context, prefix_set, count, share, text)
-    finally:
-        prefix_set.close()
     return _rows(stand, found)
 
 

@@ -12,6 +12,7 @@ import torch
 from flashrt_ros.bench.devices import Device
 from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.ttft_models import TextScale, build
+from flashrt_ros.models.hybrid_ablation import decode_with_logits
 from flashrt_ros.models.hybrid_borders import SessionCapsule
 from flashrt_ros.models.hybrid_config import BORDER_TOKENS
 from flashrt_ros.models.hybrid_lm import RECURRENT
@@ -25,8 +26,8 @@ from flashrt_ros.runtime.spec import ArenaLayout, ShapeKey
 NUM_COMPARED = 8
 """Tokens that are decoded, and their logits compared, before anything is timed."""
 
-Text = tuple[list[int], list[bytes]]
-"""Tokens, and the logits that each was chosen by."""
+_Text = tuple[list[int], list[bytes]]
+"""Tokens, and the bytes of the logits that each was chosen by."""
 
 
 class EagerLane(Lane):
@@ -63,6 +64,8 @@ class TextStand:
         scale: How large it is.
 
     Attributes:
+        device: Where it runs.
+        scale: How large it is.
         model: The model.
         tensors: Its checkpoint, for peers.
         captured: Replays graphs.
@@ -106,13 +109,25 @@ class TextStand:
         self._undo.close()
 
     def capsule_of(self, prefix: Sequence[int]) -> SessionCapsule:
-        """Compute a prefix and freeze it; the caller closes it."""
+        """Compute a prefix and freeze it.
+
+        Args:
+            prefix: Tokens, a multiple of 64.
+
+        Returns:
+            The capsule, which the caller closes.
+        """
         self.captured.reset()
         self.captured.append(prefix)
         return self.captured.snapshot()
 
     def check(self, prefix: Sequence[int], suffix: Sequence[int], capsule: SessionCapsule) -> None:
         """Compare three ways to a text, on a lane that held something else: tokens and logits.
+
+        Args:
+            prefix: Tokens, a multiple of 64.
+            suffix: Tokens that follow it.
+            capsule: Of the prefix.
 
         Raises:
             WrongResultError: They differ; or they don't without the recurrent state, so that
@@ -121,21 +136,21 @@ class TextStand:
         whole = [*prefix, *suffix]
         self.captured.reset()
         self.captured.append(whole)
-        expected = decode(self.captured)
+        expected = _decode(self.captured)
         for what, session in (("captured", self.captured), ("eager", self.eager)):
             self._dirty(suffix)
             session.restore(capsule)
             session.append(suffix)
-            _require("a restore", what, expected, decode(session))
+            _require("a restore", what, expected, _decode(session))
         self._dirty(suffix)
         self.eager.reset()
         self.eager.append(whole)
-        _require("the text computed", "eager", expected, decode(self.eager))
+        _require("the text computed", "eager", expected, _decode(self.eager))
         self.captured.restore(capsule)
         size = self.captured.layout.by_name[RECURRENT].spec.num_bytes
         self.captured.write(RECURRENT, bytes(size))
         self.captured.append(suffix)
-        if decode(self.captured)[1][0] == expected[1][0]:
+        if _decode(self.captured)[1][0] == expected[1][0]:
             raise WrongResultError("a text is the same without its recurrent state")
 
     def num_differing(
@@ -145,6 +160,14 @@ class TextStand:
 
         A long chunk and short ones must give the same bytes, so that a prefix may end, and a
         text be resumed, at every multiple of 64.
+
+        Args:
+            prefix: Tokens, a multiple of 64.
+            suffix: Tokens that follow it.
+            capsule: Of the prefix, computed in chunks as long as they may be.
+
+        Returns:
+            How many of the logits after the suffix differ in value.
         """
         session = self.captured
         session.restore(capsule)
@@ -163,17 +186,12 @@ class TextStand:
         self.captured.append(list(reversed(tokens)))
 
 
-def decode(session: HybridSession, count: int = NUM_COMPARED) -> Text:
-    """Decode token by token, and keep what each was chosen by."""
-    tokens: list[int] = []
-    logits: list[bytes] = []
-    for _ in range(count):
-        logits.append(session.logits().tobytes())
-        tokens += session.decode(1)
-    return tokens, logits
+def _decode(session: HybridSession) -> _Text:
+    tokens, logits = decode_with_logits(session, NUM_COMPARED)
+    return tokens, [row.tobytes() for row in logits]
 
 
-def _require(what: str, how: str, expected: Text, found: Text) -> None:
+def _require(what: str, how: str, expected: _Text, found: _Text) -> None:
     if found[0] != expected[0]:
         raise WrongResultError(f"{what} ({how}) gave other tokens than the text computed at once")
     if found[1] != expected[1]:

@@ -28,7 +28,9 @@ class Ablation(enum.Enum):
     RECURRENT_STALE = "recurrent state stale"
     """Left as it was one border before."""
     CONVOLUTION_ZEROED = "convolution state zeroed"
+    """As if a text began at the border: the last inputs of each convolution are gone."""
     POSITION_OFF = "position off by one"
+    """One more than there are: what is appended leaves a place out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +93,29 @@ def run_ablations(
         stack.callback(whole.close)
         session.reset()
         session.append([*prefix, *suffix])
-        expected = _decode(session, num_tokens)
+        expected = decode_with_logits(session, num_tokens)
         for ablation in Ablation:
             session.restore(whole)
             _damage(session, ablation, stale)
             session.append(suffix)
-            results[ablation] = _compare(expected, _decode(session, num_tokens))
+            results[ablation] = _compare(expected, decode_with_logits(session, num_tokens))
     return results
 
 
-_Text = tuple[list[int], list[npt.NDArray[np.float32]]]
+Decoded = tuple[list[int], list[npt.NDArray[np.float32]]]
+"""Tokens, and the logits ``float32[V]`` that each was chosen by."""
 
 
-def _decode(session: HybridSession, num_tokens: int) -> _Text:
+def decode_with_logits(session: HybridSession, num_tokens: int) -> Decoded:
+    """Decode token by token, and keep what each was chosen by.
+
+    Args:
+        session: On a text of one token at least; it goes on by those that are decoded.
+        num_tokens: How many.
+
+    Returns:
+        The tokens, and copies of the logits on the host.
+    """
     tokens: list[int] = []
     logits: list[npt.NDArray[np.float32]] = []
     for _ in range(num_tokens):
@@ -129,7 +141,7 @@ def _damage(session: HybridSession, ablation: Ablation, stale: SessionCapsule) -
         session.write(POSITION, struct.pack("<q", session.position + 1))
 
 
-def _compare(expected: _Text, found: _Text) -> Divergence:
+def _compare(expected: Decoded, found: Decoded) -> Divergence:
     return Divergence(
         token=first_difference(expected[0], found[0]),
         logits=first_difference(

@@ -11,22 +11,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashrt_ros.bench import ttft, ttft_decode, ttft_set, ttft_transformers
+from flashrt_ros.bench import ttft, ttft_decode, ttft_peers, ttft_set, ttft_transformers
 from flashrt_ros.bench.context import Context
 from flashrt_ros.bench.devices import GpuDevice, HostDevice
 from flashrt_ros.bench.failures import WrongResultError
-from flashrt_ros.bench.sampling import Case, Sample
+from flashrt_ros.bench.sampling import NO_SAMPLE, Case, Sample
 from flashrt_ros.bench.ttft_models import (
     BIG,
     SMALL,
     TINY,
     TextScale,
+    build,
     random_tokens,
     scale_for,
 )
 from flashrt_ros.bench.ttft_rounds import FEW, MOST, Sparse, share_out, spread
 from flashrt_ros.bench.ttft_stand import TextStand
 from flashrt_ros.bench.ttft_transformers import TransformersPeer
+from flashrt_ros.errors import SpecError
 from flashrt_ros.models.hybrid_lm import CONVOLUTION, RECURRENT
 from flashrt_ros.models.hybrid_session import HybridSession
 
@@ -61,6 +63,18 @@ def test_a_gpu_gets_a_billion_parameters() -> None:
     assert scale_for("cuda", is_tiny=True) is scale_for("cpu", is_tiny=True) is TINY
 
 
+def test_tokens_are_decoded_after_one_of_the_prefixes() -> None:
+    with pytest.raises(SpecError, match=r"decode after.*expected \(128, 256\), found 192"):
+        dataclasses.replace(TINY, decode_at=192)
+
+
+def test_a_model_has_the_room_that_is_asked_for() -> None:
+    model, _ = build(TINY, torch.device("cpu"), max_positions=256, chunk_length=64)
+    assert (model.max_positions, model.chunk_length) == (256, 64)
+    own, _ = build(TINY, torch.device("cpu"))
+    assert (own.max_positions, own.chunk_length) == (512, TINY.chunk_length)
+
+
 # samples --------------------------------------------------------------------------------------
 
 
@@ -91,7 +105,7 @@ def test_a_sparse_call_is_made_so_often(rounds: int, count: int) -> None:
     sparse = Sparse(lambda: done.append(1), count, rounds)
     answers = [sparse() for _ in range(rounds)]
     assert len(done) == count
-    assert answers.count(False) == rounds - count
+    assert answers.count(NO_SAMPLE) == rounds - count
 
 
 def test_rounds_are_those_of_the_most_frequent() -> None:
@@ -249,10 +263,10 @@ def test_a_peer_that_fails_is_absent_and_says_why(
     monkeypatch.setattr(TransformersPeer, "check", check)
     monkeypatch.setattr(ttft_set, "run", lambda *arguments: ([], []))
     result = ttft.run(make_context())
-    rows = [row for row in result.rows if row.name.startswith(ttft.WITHOUT_FLA)]
+    rows = [row for row in result.rows if row.name.startswith(ttft_peers.WITHOUT_FLA)]
     assert rows
     assert all(row.note == "absent: no such kernel" for row in rows)
-    assert all(row.median is None for row in result.rows if row.name.startswith(ttft.COPIED))
+    assert all(row.median is None for row in result.rows if row.name.startswith(ttft_peers.COPIED))
 
 
 def test_without_fla_its_row_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

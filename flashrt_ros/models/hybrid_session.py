@@ -27,6 +27,7 @@ from flashrt_ros.models.hybrid_lm import (
     HybridLm,
 )
 from flashrt_ros.models.hybrid_tokens import checked_tokens
+from flashrt_ros.runtime.arena import Block
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import Lane
@@ -112,8 +113,7 @@ class HybridSession:
     @property
     def log_probability(self) -> float:
         """Logarithm of the probability of :attr:`next_token` at temperature 1; waits."""
-        value: float = struct.unpack("<f", self.read(LOG_PROBABILITY))[0]
-        return value
+        return float(struct.unpack("<f", self.read(LOG_PROBABILITY))[0])
 
     def logits(self) -> npt.NDArray[np.float32]:
         """Return a copy of the logits of the next token, ``float32[V]``; waits."""
@@ -136,8 +136,7 @@ class HybridSession:
         """
         zeros = bytes(_SCRUB_BYTES)
         for at in range(self._fixed_bytes, self._layout.capsule_bytes, _SCRUB_BYTES):
-            count = min(_SCRUB_BYTES, self._layout.capsule_bytes - at)
-            self._backend.write(self._lane.address + at, zeros[:count])
+            self._backend.write(self._lane.address + at, zeros[: self._layout.capsule_bytes - at])
         self.reset()
 
     def set_sampling(self, *, temperature: float, seed: int = 0) -> None:
@@ -351,7 +350,7 @@ class HybridSession:
         buffers of a border need a copy of their own.
         """
         num_bytes = self._layout.used_bytes(position)
-        block = self._backend.allocate_block(num_bytes)
+        block = self._allocate(num_bytes)
         self._backend.copy(block.address, fixed_address, self._fixed_bytes)
         if num_bytes > self._fixed_bytes:
             self._backend.copy(
@@ -367,6 +366,9 @@ class HybridSession:
             temperature=self._temperature,
             seed=self._seed,
         )
+
+    def _allocate(self, num_bytes: int) -> Block:
+        return self._backend.allocate_block(num_bytes)
 
     def _bind_noise(self, position: int) -> None:
         if self._temperature:

@@ -7,6 +7,8 @@ import struct
 
 from flashrt_ros.models.hybrid_lm import LOG_PROBABILITY, NEXT_TOKEN, HybridLm
 from flashrt_ros.models.hybrid_session import HybridSession
+from flashrt_ros.planner.lending import BlockPool
+from flashrt_ros.runtime.arena import Block
 from flashrt_ros.runtime.graph import GraphSet
 from flashrt_ros.runtime.lanes import Lane
 from flashrt_ros.runtime.noise import NoiseRing
@@ -18,7 +20,8 @@ _NEVER = (-1,)
 class LaneSession(HybridSession):
     """A session of a planner engine's lane, whose ``submit_`` calls never wait for the device.
 
-    Owns the host memory that a token is copied to, besides what its base owns.
+    Owns the host memory that a token is copied to, and the blocks of its snapshots, besides
+    what its base owns: nothing is allocated for a plan that another one was made before.
 
     Args:
         model: As of the base.
@@ -40,6 +43,7 @@ class LaneSession(HybridSession):
         self._read_address = lane.address + first
         self._num_read_bytes = end - first
         self._token_at, self._score_at = token.offset - first, score.offset - first
+        self._pool = BlockPool(self.backend, self.layout.capsule_bytes)
         try:
             self._told = self.backend.allocate_host_block(self._num_read_bytes)
         except BaseException:
@@ -99,4 +103,8 @@ class LaneSession(HybridSession):
     def close(self) -> None:
         """Free what it owns; idempotent. Everything submitted must have completed."""
         self._told.close()
+        self._pool.close()
         super().close()
+
+    def _allocate(self, num_bytes: int) -> Block:
+        return self._pool.lend()

@@ -36,6 +36,10 @@ class KeepingBackend(SlowBackend):
         block.close = lambda: None  # type: ignore[method-assign]
         return block
 
+    @property
+    def num_blocks(self) -> int:
+        return len(self._kept)
+
     def close(self) -> None:
         super().close()
         while self._kept:
@@ -63,6 +67,21 @@ def alone() -> dict[str, tuple[int, ...]]:
     with PlannerEngine(model, tokenizer, config) as engine:
         rig = Rig(engine)
         return {text: rig.instruct(text).tokens for text in ("go left", LONG)}
+
+
+def test_what_plans_part_from_is_allocated_once() -> None:
+    """Memory that is let go while the device reads it would be zeroed for whoever gets it next."""
+    with slow_planner() as (rig, backend):
+        seeds = (3, 1, 4, 1)
+        first = rig.instruct("go left", temperature=2.0, seeds=seeds)
+        num_blocks = backend.num_blocks
+        for _ in range(3):
+            rig.begin("go left", temperature=2.0, seeds=seeds)
+            rig.run(30)
+            rig.ask(protocol.CancelTurn)
+            again = rig.instruct("go left", temperature=2.0, seeds=seeds)
+            assert again.candidates == first.candidates
+        assert backend.num_blocks == num_blocks
 
 
 def test_no_node_is_waited_for(alone: dict[str, tuple[int, ...]]) -> None:

@@ -115,6 +115,10 @@ class Controller:
         end = self._held if self._running is None else self._running.rows[-1]
         return float(np.abs(end - self.positions()).max())
 
+    def is_at_one_point(self) -> bool:
+        """Whether what is in force is a single point: a stop, no chunk."""
+        return self._running is not None and len(self._running.rows) == 1
+
     def begin_goal(self, rows: list[list[float]], *, step_ns: int = 100_000_000) -> Goal:
         """Accept a goal of the action; one in progress is aborted."""
         if self._active is not None:
@@ -242,6 +246,22 @@ def test_the_controller_stands_after_whatever_stops_the_policy(
     stands_after("deactivate", lambda: peer.change(NODE, "deactivate"))
     assert peer.change(NODE, "activate")
     stands_after("the engine's loss", engine.kill)
+
+
+def test_a_node_that_is_told_to_leave_stops_the_controller_first(
+    fresh_bench: Bench, fresh_peer: Peer
+) -> None:
+    peer, controller = fresh_peer, Controller(fresh_peer.node)
+    fresh_bench.engine()
+    rule = f"~/joint_trajectory:={CONTROLLER}/joint_trajectory"
+    node = fresh_bench.policy(rule, trajectory_stop="hold")
+    peer.bring_up(NODE)
+    drive(peer, controller, (0.9, -0.9))
+    count = controller.num_accepted
+    assert node.interrupt() == 0, node.output
+    peer.until(lambda: controller.num_accepted > count, "a stop")
+    peer.until(lambda: controller.way_left() < 0.005, "a stop")
+    assert controller.is_at_one_point(), "the controller has come to the end of a chunk"
 
 
 def test_without_a_word_in_the_yaml_the_controller_goes_on(

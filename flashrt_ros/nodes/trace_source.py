@@ -33,8 +33,7 @@ def listen(
 ) -> None:
     """Listen to a policy node and a planner node until told to stop.
 
-    Commands carry no provenance: a chunk counts as its first action, at the time that
-    its header gives it.
+    Commands carry no provenance: a chunk counts as its first action, when it is published.
 
     Args:
         namespace: Of the nodes.

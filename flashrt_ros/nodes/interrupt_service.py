@@ -75,13 +75,12 @@ class InterruptService:
         if goal is not None:
             self._on_goal(request.goal)
         with self._link.use() as client:
-            if goal is not None:
-                self._follow_clock(client, request.env_index)
             if goal is None:
                 reply = client.interrupt(
                     env_index=request.env_index, reason=request.reason, hold=request.hold
                 )
             else:
+                self._follow_clock(client, request.env_index)
                 place = (request.env_index, goal.channel)
                 writer = self._writers.get(place)
                 if writer is None:

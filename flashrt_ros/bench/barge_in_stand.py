@@ -28,6 +28,8 @@ LONG_PLAN, SHORT_PLAN = 64, 24
 START = "prefix.start"
 """Capsule from which a whole prefix is still to be computed: it ends on the border at 0."""
 
+_BLOCK = 256  # of positions: more than any kernel takes at a time
+
 _NUM_CAPSULES = 4
 """Callers' blocks: two prefixes, the home, and one to replace any of them."""
 
@@ -53,8 +55,9 @@ class BargeScale:
 
     @property
     def max_positions(self) -> int:
-        """Tokens that a lane holds."""
-        return self.prefix + self.long + 2 * LONG_PLAN
+        """Tokens that a lane holds: prefix, the long turn, and up to a whole number of blocks."""
+        needed = self.prefix + self.long + LONG_PLAN
+        return -(-needed // _BLOCK) * _BLOCK
 
 
 SCALES: Mapping[str, BargeScale] = {

@@ -26,7 +26,7 @@ export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONFAU
 
 # Seconds that a bench is worth: shares of the time there is.
 declare -A worth=(
-  [replay]=200 [restore]=45 [snapshot]=75 [fork]=20 [steady]=20 [ttft]=150 [barge_in]=60
+  [replay]=200 [restore]=45 [snapshot]=75 [fork]=20 [steady]=20 [ttft]=150 [barge_in]=90
   [pinned]=60 [archive]=55 [tick]=60 [goal]=80 [interrupt]=45 [service]=45 [cohost]=120
 )
 group_a=" replay restore snapshot fork steady ttft barge_in "

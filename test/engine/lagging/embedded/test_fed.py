@@ -187,6 +187,44 @@ def test_the_policy_acts_on_what_the_planner_left_while_both_run(
     pair.close()
 
 
+def test_a_row_is_judged_once_the_device_has_told_of_it(
+    slow_rig: Callable[..., Any], memoryless: type[MinimalPolicy]
+) -> None:
+    """Not by what the plan before has left: each is judged as it is, good and bad in turn."""
+
+    class Wild(planning(memoryless)):  # type: ignore[misc]
+        def programs(self) -> Any:
+            programs, plan = dict(memoryless.programs(self)), self.plan()  # type: ignore[arg-type]
+            commit, (outlet,) = programs[plan.commit], self.outlets()
+
+            def commit_and_leave(buffers: Buffers, slots: Slots) -> None:
+                commit(buffers, slots)
+                goal = buffers["goal_latched"]
+                outlet.write(buffers, "values", goal * goal / goal)  # no number where one is 0
+
+            return {**programs, plan.commit: commit_and_leave}
+
+    planner = slow_rig(model=Wild)
+    policy = slow_rig(links={"feeds": {"goal": planner.engine.outlet("latent")}})
+    events: list[protocol.Event] = []
+    planner.watcher.event = events.append
+    planner.start("step")
+    taken = []
+    for x in (0.5, 0.0, 0.25, 0.0, 0.0, 1.0):
+        planner.feed(x, 0.5)
+        before = policy.engine.core.latches.newest(policy.engine.environment(0), "goal")
+        for count in (0, 4):
+            planner.begin_step(count)
+            planner.finish()
+        after = policy.engine.core.latches.newest(policy.engine.environment(0), "goal")
+        taken.append(after.sequence > before.sequence)
+    assert taken == [True, False, True, False, False, True]
+    faults = [event.detail for event in events if event.kind == protocol.EventKind.FAULT]
+    assert [detail.partition(":")[0] for detail in faults] == ["NON_FINITE"] * 3
+    policy.engine.close()
+    planner.engine.close()
+
+
 def test_a_row_that_is_lent_too_early_is_found(
     slow_rig: Callable[..., Any], memoryless: type[MinimalPolicy]
 ) -> None:

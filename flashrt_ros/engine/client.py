@@ -16,7 +16,7 @@ from flashrt_ros.engine import protocol
 from flashrt_ros.engine.calls import Calls
 from flashrt_ros.engine.protocol import PROTOCOL_VERSION
 from flashrt_ros.engine.slots import map_received
-from flashrt_ros.engine.transport import Transport
+from flashrt_ros.engine.transport import BUSY_POLL_US, Transport
 from flashrt_ros.engine.writer import Loan, Prepared, Writer
 from flashrt_ros.errors import ProtocolError, ProtocolVersionError
 
@@ -38,7 +38,7 @@ class EngineClient(Calls):
         timeout_s: How long to wait for an answer.
         wait_s: How long to wait for the engine to come up; None for ``timeout_s``.
         busy_poll_us: How long a call looks for its answer without a pause before it sleeps, us.
-            Answers come sooner, for so much of a core at each call.
+            Answers come sooner, for so much of a core at each call, at most.
 
     Raises:
         EngineGoneError: No engine of this name answers in time.
@@ -54,7 +54,7 @@ class EngineClient(Calls):
         client: str = "",
         timeout_s: float = 10.0,
         wait_s: float | None = None,
-        busy_poll_us: int = 0,
+        busy_poll_us: int = BUSY_POLL_US,
     ) -> None:
         self.name = name
         self._writers: list[Writer] = []

@@ -19,6 +19,11 @@ from flashrt_ros.errors import EngineGoneError, FlashrtError, ProtocolError, fro
 _Reply = TypeVar("_Reply", bound=msgspec.Struct)
 _Unasked = protocol.Output | protocol.Event
 
+BUSY_POLL_US = 50
+"""How long a call looks for its answer before it sleeps, by default: longer than an engine that is
+not busy takes for it, much shorter than a tick.
+"""
+
 _PATIENCE_S = 60.0
 """How long an engine may keep silent over what may take any time, such as one node of a plan."""
 
@@ -39,7 +44,7 @@ class Transport:
     """
 
     def __init__(
-        self, name: str, *, timeout_s: float, wait_s: float, busy_poll_us: int = 0
+        self, name: str, *, timeout_s: float, wait_s: float, busy_poll_us: int = BUSY_POLL_US
     ) -> None:
         self.name = name
         self._busy_poll_ns = busy_poll_us * 1000

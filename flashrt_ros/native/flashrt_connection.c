@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 /* the end of a connection --------------------------------------------------------------------- */
@@ -142,6 +143,24 @@ static bool last_failure(flashrt_client *client, flashrt_error *failure)
   return false;
 }
 
+static int64_t now_ns(void)
+{
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Wait for an answer: look for it for a while, then sleep. */
+static bool await(const flashrt_client *client, int64_t expires_ms)
+{
+  struct pollfd wanted = {client->fd, POLLIN, 0};
+  if (client->busy_poll_ns)
+    for (int64_t until_ns = now_ns() + client->busy_poll_ns; now_ns() < until_ns;)
+      if (poll(&wanted, 1, 0) > 0)
+        return true;
+  return fr_wait(client, POLLIN, expires_ms);
+}
+
 bool fr_wait(const flashrt_client *client, short events, int64_t expires_ms)
 {
   struct pollfd wanted = {client->fd, events, 0};
@@ -221,7 +240,7 @@ int fr_exchange(flashrt_client *client, const fr_writer *request, enum fr_tag ta
     code = fr_send(client, request, expires_ms, error);
   while (!code) {
     uint64_t found;
-    if (!fr_wait(client, POLLIN, expires_ms))
+    if (!await(client, expires_ms))
       return fr_end(client, error, FLASHRT_ENGINE_GONE,
                     "engine '%s' did not answer: expected an answer within %d ms; see its log; the "
                     "connection is given up",
@@ -254,6 +273,17 @@ int fr_exchange(flashrt_client *client, const fr_writer *request, enum fr_tag ta
   if (received >= 0)
     close(received);
   return code;
+}
+
+int flashrt_set_busy_poll(flashrt_client *client, int64_t busy_poll_us, flashrt_error *error)
+{
+  if (busy_poll_us < 0 || busy_poll_us > 10000000)
+    return fr_fail(error, FLASHRT_CONFIG,
+                   "a call can't look for its answer for so long: expected 0 to 10000000 us, "
+                   "found %lld",
+                   (long long)busy_poll_us);
+  client->busy_poll_ns = busy_poll_us * 1000;
+  return FLASHRT_OK;
 }
 
 int fr_receive_output(flashrt_client *client, flashrt_error *error)
@@ -329,6 +359,7 @@ int flashrt_connect(const char *engine, const char *client, int timeout_ms, int 
   }
   made->engine = name;
   made->timeout_ms = timeout_ms;
+  made->busy_poll_ns = FLASHRT_BUSY_POLL_US * 1000;
   made->process_id = getpid();
   made->env_index = -1;
   made->fd = -1;

@@ -112,6 +112,7 @@ typedef struct fr_lane {
 struct flashrt_client {
   char *engine;
   int fd, timeout_ms;
+  int64_t busy_poll_ns;
   pid_t process_id;
   flashrt_error ended; /* why the connection has ended; code 0 while it has not */
   uint64_t rid;

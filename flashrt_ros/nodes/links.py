@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.transport import BUSY_POLL_US
 from flashrt_ros.errors import EngineGoneError, FlashrtError, NotActiveError
 
 _TOLD_S = 3.0
@@ -97,7 +98,7 @@ def connect(
     is_closing: threading.Event,
     progress: Callable[[str], None],
     start_with: str = "python -m flashrt_ros.engine",
-    busy_poll_us: int = 0,
+    busy_poll_us: int = BUSY_POLL_US,
 ) -> EngineClient:
     """Connect, waiting for an engine that still loads and captures.
 

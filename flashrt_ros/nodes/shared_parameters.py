@@ -39,7 +39,7 @@ SESSION = (
     ParameterSpec(
         "busy_poll_us",
         "int",
-        0,
+        50,
         "How long a call to the engine looks for its answer without a pause before it sleeps.",
         "us",
         0,

@@ -207,6 +207,9 @@ static void obey(char *line)
   } else if (!strcmp(word, "lifetime")) {
     sscanf(rest, "%lld", &a);
     answer(flashrt_set_lifetime(writer, a, &error));
+  } else if (!strcmp(word, "busy_poll")) {
+    sscanf(rest, "%lld", &a);
+    answer(flashrt_set_busy_poll(client, a, &error));
   } else if (!strcmp(word, "expires")) { /* of the goal of what was read last */
     printf("OK %lld\n", (long long)output.goal_expires_ns);
   } else if (!strcmp(word, "return")) {

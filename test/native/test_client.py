@@ -163,6 +163,20 @@ def test_large_chunks_lie_in_slots(start_engine: Any, start_talker: Any) -> None
     talker.finish()
 
 
+@pytest.mark.parametrize("busy_poll_us", [0, 1, 10_000_000])
+def test_answers_come_however_long_they_are_looked_for(
+    start_talker: Any, engine: Any, busy_poll_us: int
+) -> None:
+    talker = start_talker(engine.name)
+    talker.ask(f"busy_poll {busy_poll_us}")
+    talker.ask("open goal 0")
+    for refused_us in (-1, 10_000_001):
+        assert talker.refused(f"busy_poll {refused_us}").startswith("CONFIG ")
+    talker.ask("set values 0.5 -0.25")
+    talker.ask("commit 123 77 0")
+    talker.finish()
+
+
 def test_a_goal_s_lifetime_comes_back_with_what_was_made_from_it(
     start_talker: Any, engine: Any, client: EngineClient, stepped: Any
 ) -> None:

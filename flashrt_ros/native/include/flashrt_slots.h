@@ -114,6 +114,19 @@ FLASHRT_API int flashrt_connect(const char *engine, const char *client, int time
 /* End the connection, its writers included; the engine takes back what it lent. NULL is fine. */
 FLASHRT_API void flashrt_close(flashrt_client *client);
 
+#define FLASHRT_BUSY_POLL_US 50
+
+/* Say how long a call looks for its answer without a pause before it sleeps until it comes.
+ *
+ * A thread that sleeps wakes up slowly; looking costs so much of a core at each call, at most.
+ *
+ * busy_poll_us  FLASHRT_BUSY_POLL_US, as it is at first; 0 to 10 000 000
+ *
+ * CONFIG: it is outside of that; nothing changes.
+ */
+FLASHRT_API int flashrt_set_busy_poll(flashrt_client *client, int64_t busy_poll_us,
+                                      flashrt_error *error);
+
 /* Return what the engine said of its model. */
 FLASHRT_API const flashrt_model *flashrt_get_model(const flashrt_client *client);
 

@@ -111,6 +111,26 @@ class Transport:
                 found=len(message),
             )
         self._send(message, expires)
+        rid = self._rid
+        try:
+            return self._await(request, kind, max_fds, wait_s, expires, is_long=is_long)
+        except FlashrtError:
+            raise
+        except BaseException:  # a signal's: the answer is still to come, and nobody's then
+            self._late.add(rid)
+            raise
+
+    def _await(
+        self,
+        request: protocol.Request,
+        kind: type[_Reply],
+        max_fds: int,
+        wait_s: float,
+        expires: float,
+        *,
+        is_long: bool,
+    ) -> tuple[_Reply, list[int]]:
+        """Wait for the reply to the request sent last."""
         rid, ping, silence_s = self._rid, 0, max(wait_s, _PATIENCE_S)
         while True:
             if not self._wait(expires):

@@ -166,6 +166,21 @@ def test_who_looks_for_an_answer_sleeps_when_its_time_is_up(
         assert not any(looks.waits_ms[:-1])
 
 
+def test_a_call_that_a_signal_ended_leaves_its_answer_to_nobody(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(transport: object, expires: float) -> bool:
+        raise KeyboardInterrupt
+
+    with serve().client() as client:
+        with monkeypatch.context() as patch:
+            patch.setattr("flashrt_ros.engine.transport.Transport._wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.ping()
+        client.ping()
+        assert not client._transport._late
+
+
 def test_memory_that_did_not_come_is_missed(misbehave: Callable[[Answer], str]) -> None:
     channel = protocol.ChannelInfo("goal", "goal", "", 256, 4, 4096, ())
 

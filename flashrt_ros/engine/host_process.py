@@ -14,7 +14,7 @@ from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.host import FillingMember, Host, Member
 from flashrt_ros.engine.host_channels import Commons
 from flashrt_ros.engine.hosting import Stopper, announce
-from flashrt_ros.errors import ConfigError, FlashrtError
+from flashrt_ros.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +56,9 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
         ConfigError: The members can't share a process.
         EngineRunningError: An engine of such a name runs.
         DeviceLostError: The device's context is gone; the process must end.
-        FlashrtError: A model can't be built or captured; a note says whose, where there are
-            several.
+        FlashrtError: A model can't be built or captured.
+        Exception: What a factory of the user's own raised. Of either a note says whose it is,
+            where there are several members.
     """
     check_together(plans)
     settings = [plan.settings for plan in plans if plan.settings is not None]
@@ -74,7 +75,7 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
         for plan, address in zip(plans, addresses, strict=True):
             try:
                 members.append(plan.build(address, owned, commons))
-            except FlashrtError as error:
+            except Exception as error:  # a factory of the user's own may raise anything
                 if len(plans) > 1:
                     error.add_note(f"engine '{plan.name}'")
                 raise

@@ -156,10 +156,10 @@ def test_the_first_device_has_two_names() -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"fed_channels": ["goal = {first}:nothing"]}, "UNKNOWN_CHANNEL"),
-        ({"seam_max_step": [0.1]}, "CONFIG"),
+        ({"fed_channels": ["goal = {first}:nothing"]}, "{name}: UNKNOWN_CHANNEL"),
+        ({"weights": "/broken"}, "ZeroDivisionError: a bug of the factory\n{name}"),
     ],
-    ids=["before its engine", "in its engine"],
+    ids=["in its links", "in its factory"],
 )
 def test_a_member_that_can_not_start_is_named_and_keeps_no_name(
     runtime_folder: Path,
@@ -175,8 +175,9 @@ def test_a_member_that_can_not_start_is_named_and_keeps_no_name(
     wrong = json.loads(json.dumps(changes).replace("{first}", names[0]))
     with pytest.raises(RuntimeError) as caught:
         Two(tmp_path, one, {**two, **wrong})
-    assert f"engine '{names[1]}': {error}" in str(caught.value)
-    assert "(1, " in str(caught.value), "the exit code"
+    text = str(caught.value).replace("\\n", "\n").replace("\\'", "'")
+    assert error.format(name=f"engine '{names[1]}'") in text
+    assert "(1, " in text, "the exit code"
     assert not [name for name in names if socket_path(name).exists()]
     process = Two(tmp_path, one, two)
     assert process.stop()[0] == 0

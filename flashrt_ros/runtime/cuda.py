@@ -129,7 +129,16 @@ class CudaBackend(Backend):
         return HostBlock(num_bytes, self._device)
 
     def register(self, address: int, num_bytes: int) -> None:
-        """Lock mapped host memory and let graphs read it at its own address."""
+        """Lock mapped host memory and let graphs read it at its own address.
+
+        Args:
+            address: Of the mapping, which its owner keeps until :meth:`unregister`.
+            num_bytes: Of it.
+
+        Raises:
+            BackendError: It can't be locked, or the device reads it at another address; it is
+                not locked then.
+        """
         try:
             found = self._driver.register(address, num_bytes)
         except BackendError as error:

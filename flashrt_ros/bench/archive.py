@@ -14,13 +14,13 @@ import numpy as np
 
 from flashrt_ros.bench.archive_files import ArchiveFiles
 from flashrt_ros.bench.context import Cast, Context, Crew, megabytes
-from flashrt_ros.bench.devices import num_cores, time_host
+from flashrt_ros.bench.devices import MIN_CORES, num_cores, time_host
 from flashrt_ros.bench.engines import engine_parameters, hired, wait_for
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import stateful_factory
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, at_most
 from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
-from flashrt_ros.bench.tick import MIN_CORES, RATE_HZ
+from flashrt_ros.bench.tick import RATE_HZ
 from flashrt_ros.engine.client import EngineClient, Writer
 from flashrt_ros.engine.protocol import Status
 
@@ -34,6 +34,8 @@ MAX_LATENESS_RATIO = 1.5
 """Of the ticks' p99 with files under way to that without, on a machine with enough cores."""
 
 FILE_BYTES = 256 << 20
+"""Of the capsule whose saves and loads are timed by themselves."""
+
 CAPSULE_BYTES = 64 << 20
 """Saved and loaded beside ticks."""
 

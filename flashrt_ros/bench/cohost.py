@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from flashrt_ros.bench.context import Cast, Context, Crew
-from flashrt_ros.bench.devices import num_cores
+from flashrt_ros.bench.devices import MIN_CORES, num_cores
 from flashrt_ros.bench.engines import START_S, connected, engine_parameters, hired, wait_for
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, at_most
@@ -32,9 +32,6 @@ RATE_HZ = 50.0
 
 MAX_RISE = 1.10
 """Of p99, from ticks alone to ticks with the planner in their slack."""
-
-MIN_CORES = 16
-"""From which on the targets bind on a CPU: with fewer, others take time from the ticks."""
 
 _FACTORY = "flashrt_ros.bench.cohost_planner:make"
 _PROMPT = "Go round the block on its far side, and stay there."

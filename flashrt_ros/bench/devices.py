@@ -21,6 +21,9 @@ from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.cuda_memory import view_bytes
 from flashrt_ros.runtime.devices import make_backend
 
+MIN_CORES = 16
+"""Of a machine, from which on some targets bind: with fewer, processes take turns."""
+
 _HEAD_START_BYTES = 1 << 30
 """Copied on a GPU before a timing, so that the host is ahead of the device; empties its cache."""
 

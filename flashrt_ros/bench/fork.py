@@ -13,8 +13,13 @@ from flashrt_ros.bench.stand import Stand
 from flashrt_ros.engine import protocol
 
 NUM_BRANCHES = 16
+"""Made at once."""
+
 SIZE = 64 << 20
+"""Bytes of state of each."""
+
 MAX_RATIO = 1.2
+"""Of a fork's time to that of as many raw copies, at :data:`SIZE`."""
 
 _TINY_SIZE = 1 << 20
 _COPIES_HELD = NUM_BRANCHES + 6

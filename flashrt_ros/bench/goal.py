@@ -13,13 +13,12 @@ import numpy.typing as npt
 
 from flashrt_ros.bench.checksums import checksum, read_checksum
 from flashrt_ros.bench.context import Cast, Context, megabytes
-from flashrt_ros.bench.devices import num_cores, time_host, time_reported
+from flashrt_ros.bench.devices import MIN_CORES, num_cores, time_host, time_reported
 from flashrt_ros.bench.engines import engine_parameters, hired, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import goal_factory
 from flashrt_ros.bench.result import Line, LinePanel, Result, Row, absent, at_most
 from flashrt_ros.bench.sampling import Budget, Case, Plan, Samples, median, p99
-from flashrt_ros.bench.tick import MIN_CORES
 from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.client import EngineClient, Writer
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from flashrt_ros.bench.topic_link import TopicLink
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+"""Payloads, bytes."""
+
 _TINY_SIZES = (4 << 10,)
 
 MAX_COMMIT_US = 25.0
@@ -53,6 +54,7 @@ _LABELS = {
 }
 
 Payload = npt.NDArray[np.int64]
+"""Of a goal, ``int64[n]``."""
 
 
 def run(context: Context) -> Result:

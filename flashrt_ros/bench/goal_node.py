@@ -28,6 +28,7 @@ from flashrt_ros.models.flow_network import IMAGE_PX
 from flashrt_ros.models.registry import create
 
 DEPTH = 1
+"""Of the goals' queue: the newest counts."""
 
 
 def main(arguments: list[str]) -> int:

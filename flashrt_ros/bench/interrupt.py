@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from flashrt_ros.bench.context import Cast, Context
-from flashrt_ros.bench.devices import num_cores, time_reported
+from flashrt_ros.bench.devices import MIN_CORES, num_cores, time_reported
 from flashrt_ros.bench.engines import engine_parameters, hired, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_most
@@ -24,11 +24,10 @@ from flashrt_ros.models.flow_network import EXECUTE_HORIZON, IMAGE_PX, NUM_STEPS
 from flashrt_ros.nodes.commands import python_module
 
 RATE_HZ = 50.0
+"""Of the ticks."""
 
 NUM_NODES = NUM_STEPS + 3
 """Of the flow policy's plan: latch, encode, denoise steps, commit."""
-
-MIN_CORES = 16
 
 _ANSWER_S = 10.0
 _BUSY_POLL_US = 20_000

@@ -39,6 +39,8 @@ NUM_PINNED = 4
 """Of the set; ``home`` is not one of it, and has a slot more."""
 
 SIZES = {"cpu": 16 << 20, "cuda": 64 << 20}
+"""Bytes of a capsule, by device."""
+
 _TINY_BYTES = 1 << 20
 _TINY_MULTIPLES = (1, 2)
 

@@ -26,6 +26,7 @@ MIN_SPEED_UP = 3.5
 """Over eager, on a GPU, from :data:`BIG` parameters up."""
 
 BIG = 135_000_000
+"""Parameters; the largest policy on a GPU has a few more."""
 
 COMPILE_S = {"cpu": 60.0, "cuda": 20.0}
 """Where less is left, nothing is compiled: that alone takes about so long."""
@@ -54,6 +55,7 @@ _DTYPE = {"cpu": "float32", "cuda": "bfloat16"}
 """What policies of such a size run in there."""
 
 Call = Callable[[], object]
+"""A plan, run once in one of the ways."""
 
 
 def run(context: Context) -> Result:

@@ -16,6 +16,7 @@ MAX_RATIO = 1.05
 """Of a restore's time to the raw copy's, from :data:`RATIO_FROM` bytes up."""
 
 RATIO_FROM = 64 << 20
+"""Bytes; below, what a call costs shows."""
 
 MAX_ADDED_US = 30.0
 """Host time that a restore adds to the raw copy's, at any size."""
@@ -24,6 +25,7 @@ SIZES = {
     "cpu": tuple(size << 20 for size in (1, 4, 16, 64, 256)),
     "cuda": tuple(size << 20 for size in (1, 4, 16, 64, 256, 1024, 4096)),
 }
+"""Bytes of state, by device; those that the memory has no room for are absent."""
 
 _COPIES_HELD = 9
 """Times its size that a measurement takes: lane, capsules, targets and peers' own copies."""

@@ -19,6 +19,7 @@ SIZES = {
     "cpu": tuple(size << 20 for size in (16, 256)),
     "cuda": tuple(size << 20 for size in (16, 256, 4096)),
 }
+"""Bytes of state, by device; those that the memory has no room for are absent."""
 
 _TINY_SIZE = 1 << 20
 _COPIES_HELD = 7

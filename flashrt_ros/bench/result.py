@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 Figure = Literal["median", "p99", "ratio"]
+"""Of a row: what a target is set for."""
 
 Floats = npt.NDArray[np.float64]
+"""``float64[n]``; NaN where a sample does not count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,19 @@ from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image, JointState
 
 CAMERAS = ("image_left", "image_right")
+"""Topics of the cameras."""
+
 CAMERA_HZ = 30.0
+"""Pictures a second, of each camera."""
+
 JOINTS_HZ = 200.0
+"""Joint states a second."""
+
 HEIGHT, WIDTH = 480, 640
+"""Of a picture, px."""
+
 JOINT_NAMES = ("x", "y")
+"""In the order that a joint state names them in."""
 
 
 def pixels(camera: str) -> npt.NDArray[np.uint8]:

@@ -15,16 +15,19 @@ from flashrt_ros.models import minimal
 from flashrt_ros.models.base import PolicyModel
 
 RATE_HZ = 100.0
+"""Of ticks, each with a snapshot beside it or none."""
 
 MAX_RATIO = 1.1
 """Of the ticks' p99 with snapshots to that without."""
 
 RATIO_UP_TO = 256 << 20
+"""Bytes of the largest snapshot that :data:`MAX_RATIO` binds."""
 
 SIZES = {
     "cpu": tuple(size << 20 for size in (1, 4, 16, 64)),
     "cuda": tuple(size << 20 for size in (16, 64, 256, 1024, 4096)),
 }
+"""Bytes of state, by device; those that the memory has no room for are absent."""
 
 _CPU_WORK = 4
 _COPIES_HELD = 6

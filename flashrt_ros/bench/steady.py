@@ -16,6 +16,7 @@ from flashrt_ros.engine import protocol
 from flashrt_ros.models.registry import create
 
 NUM_TICKS = 10_000
+"""That are watched, after those that warm up."""
 
 MAX_GROWTH_BYTES = 128 * 1024
 """Of the host's resident memory: a leak of 13 bytes a tick shows."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from flashrt_ros.bench.checksums import checksum, read_checksum
 from flashrt_ros.bench.context import Cast, Context, Crew
-from flashrt_ros.bench.devices import num_cores
+from flashrt_ros.bench.devices import MIN_CORES, num_cores
 from flashrt_ros.bench.engines import engine_parameters, hired, wait_for, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Result, Row, absent, at_most
@@ -23,11 +23,10 @@ from flashrt_ros.nodes.commands import python_module
 from flashrt_ros.nodes.parameters import Value
 
 RATE_HZ = 100.0
+"""Of the control loop."""
 
 MAX_LATENESS_US = 200.0
 """p99, on a machine with enough cores."""
-
-MIN_CORES = 16
 
 _FACTORY = "flashrt_ros.bench.models:camera_policy"
 _MIN_S = 1.0
@@ -58,6 +57,7 @@ VARIANTS = (
     Variant("in a thread of the node's process", in_one_process=True),
     Variant("in a thread, switch interval 50 us", in_one_process=True, switch_interval_us=50),
 )
+"""Ours first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def run(context: Context) -> Result:
     with ros_domain():
         for number, variant in enumerate(order):
             seconds = context.budget.share_s(len(order) - number) - _START_S
-            # No more than the engine keeps.
+            # the engine's figures are of the last WINDOW ticks: more would tell of the end only
             seconds = min(max(_MIN_S, seconds), WINDOW / RATE_HZ)
             found[variant] = _measure(context, variant, seconds)
     rows = _rows(found)

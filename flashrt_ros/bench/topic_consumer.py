@@ -20,6 +20,7 @@ from std_msgs.msg import UInt8MultiArray, UInt64MultiArray
 from flashrt_ros.bench.checksums import checksum
 
 DEPTH = 1
+"""Of the payloads' queue: the newest counts."""
 
 
 def topic(prefix: str, num_bytes: int) -> str:

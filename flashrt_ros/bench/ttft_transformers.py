@@ -24,6 +24,7 @@ _RULES = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 _FLA = ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule")
 
 Rule = Callable[..., Any]
+"""Computes one layer's linear attention, as ``transformers`` calls it."""
 
 
 def why_absent() -> str:

@@ -40,12 +40,25 @@ from flashrt_ros.runtime.spec import (
 )
 
 HORIZON = 16
+"""Actions of a chunk."""
+
 ACTION_DIM = 8
+"""Numbers of an action."""
+
 EXECUTE_HORIZON = 8
+"""Actions of a chunk that are carried out."""
+
 NUM_STEPS = 10
+"""Of denoising, each a node of the plan."""
+
 IMAGE_PX = 96
+"""Height and width of the image, px."""
+
 PATCH_PX = 16
+"""Height and width of the part of it that becomes a token, px."""
+
 HEAD_DIM = 64
+"""Numbers of a key, of an attention head."""
 
 _NUM_PATCHES = (IMAGE_PX // PATCH_PX) ** 2
 _NUM_TOKENS = _NUM_PATCHES + 2

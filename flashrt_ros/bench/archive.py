@@ -94,6 +94,12 @@ class Ticks:
 def run(context: Context) -> Result:
     """Time files, then ticks beside them.
 
+    Args:
+        context: Device, budget, chance, and who starts processes.
+
+    Returns:
+        Rows of files and of ticks, and bars of both.
+
     Raises:
         WrongResultError: Other bytes came back than were written.
         BenchError: The engine did not do its part.

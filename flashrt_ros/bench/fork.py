@@ -26,7 +26,13 @@ _COPIES_HELD = NUM_BRANCHES + 6
 
 
 def run(context: Context) -> Result:
-    """Compare.
+    """Fork lanes of an engine, and copy as many blocks by themselves.
+
+    Args:
+        context: Device, budget and chance.
+
+    Returns:
+        A row for each way of copying, their times in bars.
 
     Raises:
         WrongResultError: A branch holds other bytes than the capsule.

@@ -60,6 +60,12 @@ Payload = npt.NDArray[np.int64]
 def run(context: Context) -> Result:
     """Sweep the payload.
 
+    Args:
+        context: Device, budget, chance, and who starts processes.
+
+    Returns:
+        Rows for each payload and way; lines over the payload.
+
     Raises:
         WrongResultError: A goal arrived with other bytes than were written.
         BenchError: A process did not do its part.

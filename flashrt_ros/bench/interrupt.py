@@ -41,6 +41,12 @@ _WORDS = {
 def run(context: Context) -> Result:
     """Give goals at random moments, to an engine that ticks and to a node that does.
 
+    Args:
+        context: Device, budget, chance, and who starts processes.
+
+    Returns:
+        A row for each way to a first action, and their bars.
+
     Raises:
         WrongResultError: The first action under a goal was no first action of its chunk, or
             the goal was copied on its way.

@@ -111,6 +111,12 @@ def run(context: Context) -> Result:
     read meanwhile or nothing was done. So both are woken before a timing; pinned capsules are
     timed without that as well, after another restore and after a pause.
 
+    Args:
+        context: Device, budget and chance.
+
+    Returns:
+        A row for each kind of capsule and size of the set; lines over the set.
+
     Raises:
         WrongResultError: Other bytes came back, or a pinned capsule had been moved.
         BenchError: The engine never rests.

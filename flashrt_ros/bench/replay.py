@@ -61,6 +61,12 @@ Call = Callable[[], object]
 def run(context: Context) -> Result:
     """Compare, size by size, the largest first: where time is short, that one is compiled.
 
+    Args:
+        context: Device, budget and chance.
+
+    Returns:
+        Rows for each size of policy, and bars.
+
     Raises:
         WrongResultError: A replay gives other bytes than the programs themselves.
     """

@@ -10,7 +10,13 @@ _FLIP_SHARE = 0.5
 
 
 def run(context: Context) -> Result:
-    """Compare, size by size.
+    """Restore by copy and by flip, beside raw copies and peers, size by size.
+
+    Args:
+        context: Device, budget and chance.
+
+    Returns:
+        Rows of restores by copy and by flip, and their panels.
 
     Raises:
         WrongResultError: A restore brings back other bytes than were snapshot.

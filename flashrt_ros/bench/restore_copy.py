@@ -42,6 +42,13 @@ _NAMES = {
 def run(context: Context, seconds: float) -> tuple[list[Row], list[LinePanel]]:
     """Measure at every size that fits.
 
+    Args:
+        context: Device, budget and chance.
+        seconds: Of sampling.
+
+    Returns:
+        Rows for each size, and lines over the size.
+
     Raises:
         WrongResultError: A restore brings back other bytes than were snapshot.
     """

@@ -34,6 +34,12 @@ Rates = list[tuple[float, float]]
 def run(context: Context) -> tuple[list[Row], list[LinePanel]]:
     """Measure at every size that fits, in what is left of the budget.
 
+    Args:
+        context: Device, budget and chance.
+
+    Returns:
+        Rows for each size, and lines over the interval of resets.
+
     Raises:
         WrongResultError: A flip brings back other bytes than were snapshot.
     """

@@ -55,6 +55,12 @@ _QUIET, _BUSY = 0, 1
 def run(context: Context) -> Result:
     """Compare calls at one pace, in random order.
 
+    Args:
+        context: Device, budget, chance, and who starts processes.
+
+    Returns:
+        A row for each call and what it adds to an empty one; bars.
+
     Raises:
         WrongResultError: A reset left another state than the home capsule's.
         BenchError: A process did not do its part.

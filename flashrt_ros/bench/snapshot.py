@@ -40,6 +40,12 @@ def run(context: Context) -> Result:
     A snapshot comes first and the tick after it, as in an engine whose deadline has just
     passed: what a tick waits for a snapshot is in its time.
 
+    Args:
+        context: Device, budget and chance.
+
+    Returns:
+        Rows for each size, and lines over the size.
+
     Raises:
         WrongResultError: A snapshot holds other bytes than the boundary it was taken at.
     """

@@ -30,6 +30,12 @@ _SAFE = 0.9
 def run(context: Context) -> Result:
     """Tick, each time with a new observation, and look at the memory.
 
+    Args:
+        context: Device, budget and chance.
+
+    Returns:
+        Rows of device and host memory, and lines over the ticks.
+
     Raises:
         WrongResultError: A tick did not make the actions that it should.
     """

@@ -82,6 +82,12 @@ def run(context: Context) -> Result:
 
     They can't be interleaved tick by tick: each is a set of processes of its own.
 
+    Args:
+        context: Device, budget, chance, and who starts processes.
+
+    Returns:
+        A row for each variant, and bars.
+
     Raises:
         WrongResultError: A chunk was not made from the images that were published.
         BenchError: A process did not do its part.

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from flashrt_ros.errors import BackendError, DeviceLostError
 
 NOT_READY = 600
+"""What the driver says of work that goes on; no failure."""
 
 _LOST = {
     # The context is gone after these: every later call fails with the same error.

@@ -16,10 +16,8 @@ from flashrt_ros.runtime.cuda_driver import Driver
 _NUM_EVENTS = 64
 """Marks of a stream that can be told apart; older ones count as the oldest of these."""
 
-PLAN_PRIORITY = -2
-STATE_PRIORITY = -3
-BACKGROUND_PRIORITY = 0
-"""torch takes a smaller number as more urgent; the driver rounds to what it has."""
+PLAN_PRIORITY, STATE_PRIORITY, BACKGROUND_PRIORITY = -2, -3, 0
+"""Of the streams; torch takes a smaller number as more urgent, the driver rounds to what it has."""
 
 _NUM_POOLED = 32
 """Streams of a priority that torch has; it hands them out in turn, again and again."""

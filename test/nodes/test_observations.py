@@ -226,7 +226,9 @@ class Feed:
         self._callbacks: dict[str, Callable[[Any], None]] = {}
         node, reports, link = MagicMock(), MagicMock(), MagicMock()
         node.create_subscription = self._subscribe
-        reports.now_ns.return_value = 1000
+        self.now_ns = 1000
+        reports.now_ns = lambda: self.now_ns
+        self.rewinds = link.use.return_value.__enter__.return_value.rewind
         plan = map_observation(
             model(AGENT), cameras=[], camera_fields=[], joint_field="", joint_names=[]
         )
@@ -236,6 +238,7 @@ class Feed:
             link,
             cast(Any, self.writer),
             plan,
+            env_index=0,
             slop_ns=0,
             patience_ns=1000,
             command_names=("agent_x", "agent_y"),
@@ -257,6 +260,16 @@ class Feed:
 
 
 class TestInput:
+    def test_a_clock_that_was_set_back_is_told_to_the_engine_once(self) -> None:
+        feed = Feed()
+        feed.send(900)
+        assert not feed.rewinds.call_args_list
+        feed.now_ns = 100
+        for stamp_ns in (50, 60):
+            feed.send(stamp_ns)
+        assert [call.args for call in feed.rewinds.call_args_list] == [(100,)]
+        assert feed.observed == [900, 50, 60]
+
     def test_a_repeated_observation_is_written_once(self) -> None:
         feed = Feed()
         for _ in range(3):

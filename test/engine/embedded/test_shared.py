@@ -362,7 +362,8 @@ def test_an_error_is_not_replaced_by_that_of_an_engine_left_open() -> None:
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    channel = consumers[0].engine.core.latches.channel("goal").channel
+    consumer: Any = consumers[0].engine.core.latches.channel("goal")
+    channel = consumer.channel
     consumers[0].engine.close()
     channel.close()
 

@@ -194,7 +194,7 @@ def test_a_row_is_judged_once_the_device_has_told_of_it(
 
     class Wild(planning(memoryless)):  # type: ignore[misc]
         def programs(self) -> Any:
-            programs, plan = dict(memoryless.programs(self)), self.plan()  # type: ignore[arg-type]
+            programs, plan = dict(memoryless.programs(self)), self.plan()
             commit, (outlet,) = programs[plan.commit], self.outlets()
 
             def commit_and_leave(buffers: Buffers, slots: Slots) -> None:

@@ -17,12 +17,10 @@ from flashrt_ros.planner.core import PlannerCore
 from flashrt_ros.planner.reading import bare_words, check_numbers
 from flashrt_ros.planner.scorers import find_scorer
 from flashrt_ros.planner.turn import TurnSpec
+from flashrt_ros.planner.vocabulary import check_length
 
 _REPLACED = "\ufffd"
 """What ROS makes of bytes that are no UTF-8; nobody says it."""
-
-_BYTES_PER_TOKEN = 16
-"""More than any text has on average."""
 
 MODES = ("new", "append")
 """From a prefix or named capsule, or after the turn before."""
@@ -127,15 +125,7 @@ def _seeds(
 
 def _instruction(core: PlannerCore, request: protocol.Instruct) -> str:
     """Return an instruction as one line, in the words that the model knows; "" for tokens."""
-    # Text that can't fit is not tokenized first: the loop would stand still meanwhile.
-    most, found = _BYTES_PER_TOKEN * core.model.max_positions, len(request.prompt + request.context)
-    if found > most:
-        raise PayloadShapeError(
-            f"an instruction of {found} bytes does not fit in the arena",
-            expected=f"at most {most} bytes, for at most {core.model.max_positions} tokens",
-            found=found,
-            fix="shorten it, or raise max_positions",
-        )
+    check_length("an instruction", request.prompt + request.context, core.model.max_positions)
     if request.tokens:
         if request.prompt or request.context:
             raise SpecError("a turn has tokens and text", expected="one of them")

@@ -22,6 +22,7 @@ from flashrt_ros.planner.boundaries import Boundaries
 from flashrt_ros.planner.config import PrefixText
 from flashrt_ros.planner.core import PlannerCore
 from flashrt_ros.planner.tails import PREFIX, TEXT, tail_of
+from flashrt_ros.planner.vocabulary import check_length
 
 logger = logging.getLogger(__name__)
 
@@ -292,6 +293,7 @@ class PrefixLibrary:
         line = (text if isinstance(text, bytes) else text.encode()).strip()
         if not line:
             raise PayloadShapeError("a prefix is empty", expected="at least one token")
+        check_length("a prefix", line, core.model.max_positions)
         return core.tokenizer.encode(
             line if is_first else b"\n" + line,
             has_control_tokens=core.config.has_control_tokens,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from flashrt_ros.errors import ConfigError, PayloadRangeError
+from flashrt_ros.errors import ConfigError, PayloadRangeError, PayloadShapeError
 
 _ANCHORS = "ago;"
 """Texts before which a token is looked at: some decoders drop a blank at a text's start."""
+
+_BYTES_PER_TOKEN = 16  # more than any text has on average
 
 
 class Tokenizer(Protocol):
@@ -29,6 +31,27 @@ class Tokenizer(Protocol):
         Raises:
             PayloadRangeError: A token is not in the tokenizer.
         """
+
+
+def check_length(what: str, text: bytes, max_positions: int) -> None:
+    """Refuse a text that can't fit before it is tokenized: the loop would stand still meanwhile.
+
+    Args:
+        what: Names it in the message.
+        text: UTF-8, or what came as such.
+        max_positions: Tokens that the arena holds.
+
+    Raises:
+        PayloadShapeError: It has more bytes than so many tokens ever stand for.
+    """
+    most = _BYTES_PER_TOKEN * max_positions
+    if len(text) > most:
+        raise PayloadShapeError(
+            f"{what} of {len(text)} bytes does not fit in the arena",
+            expected=f"at most {most} bytes, for at most {max_positions} tokens",
+            found=len(text),
+            fix="shorten it, or raise max_positions",
+        )
 
 
 def token_pieces(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:

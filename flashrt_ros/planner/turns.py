@@ -266,8 +266,9 @@ class Turns:
             raise
         except FlashrtError as error:
             self._fail(env, turn, error)
-        except Exception as error:
-            # A scorer is the user's; the engine's own state is whole at every node.
+        except (Exception, SystemExit) as error:
+            # A scorer is the user's; the engine's own state is whole at every node, and a turn's
+            # end is not the engine's.
             logger.exception("turn %d failed", turn.number)
             self._fail(env, turn, FlashrtError(f"turn {turn.number} failed: {error!r}"))
 

@@ -263,6 +263,7 @@ def test_a_scorer_of_the_users_own_decides(make_rig: Callable[..., Rig]) -> None
             "short = test.planner.toy_planner:score_by_length",
             "bad = test.planner.toy_planner:score_badly",
             "broken = test.planner.toy_planner:raise_always",
+            "leaving = test.planner.toy_planner:leave_always",
         )
     )
     best = rig.instruct("go left", temperature=2.0, seeds=(1, 2, 3, 4), scorer="short")
@@ -273,6 +274,8 @@ def test_a_scorer_of_the_users_own_decides(make_rig: Callable[..., Rig]) -> None
         rig.instruct("go left", scorer="bad")
     with pytest.raises(FlashrtError, match="no idea"):
         rig.instruct("go left", scorer="broken")
+    with pytest.raises(FlashrtError, match="had enough"):
+        rig.instruct("go left", temperature=2.0, seeds=(1, 2), scorer="leaving")
     with pytest.raises(UnsupportedError, match="short"):
         rig.instruct("go left", scorer="os:system")
     assert rig.instruct("go left", temperature=2.0, seed=best.seed).text == best.text

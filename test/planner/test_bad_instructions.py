@@ -70,7 +70,7 @@ def test_a_text_that_can_not_fit_holds_nobody_up(rig: Rig, monkeypatch: pytest.M
     monkeypatch.setattr(ByteTokenizer, "encode", encode)
     for fields in ({"text": "x" * 10_300}, {"text": "x", "context": b"y" * 10_300}):
         with pytest.raises(PayloadShapeError, match="at most 10240 bytes, for at most 640 tokens"):
-            rig.begin(**fields)  # type: ignore[arg-type]
+            rig.begin(**fields)
     with pytest.raises(PayloadShapeError, match="a prefix of 10300 bytes"):
         rig.set_prefix("map", "x" * 10_300)
 

@@ -50,6 +50,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         replan_threshold: A tick that finds at most this many actions queued also makes
             the next chunk, beside them; 0 waits until the queue is empty, the model's
             `execute_horizon` makes one at every tick.
+        replan_on_goal: A tick that finds a goal committed since the last latch makes the next
+            chunk too, however many actions are queued.
         retarget: Bend a chunk in the making to a goal committed meanwhile, from the next
             plan node on, where the model can.
         seam_blend_steps: Actions blended with the one executed last where a chunk or a
@@ -94,6 +96,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_standby_lanes: int = 1
     num_branch_lanes: int = 4
     replan_threshold: int = 0
+    replan_on_goal: bool = False
     retarget: bool = False
     seam_blend_steps: int = 0
     seam_max_step: tuple[float, ...] = ()

@@ -102,6 +102,14 @@ class Core:
             )
         return self.environments[env_index]
 
+    def is_due(self, timeline: Timeline) -> bool:
+        """Tell whether the next chunk is to be made: few actions are queued, or a goal is new."""
+        if timeline.position.queue_remaining <= self.config.replan_threshold:
+            return True
+        if not self.config.replan_on_goal or not isinstance(timeline, Environment):
+            return False
+        return self.latches.has_new_goal(timeline)
+
     def check_threads(self) -> None:
         """Refuse to go on where the bytes would be others than were captured.
 

@@ -301,7 +301,9 @@ class Engine:
         timeline: Timeline = env
         if request.branch != ENVIRONMENT:
             timeline = self._branches.get(request.branch, env.env_index)
-        most = max_step_count(self.core.model, self.core.config.replan_threshold)
+        model, config = self.core.model, self.core.config
+        threshold = model.execute_horizon if config.replan_on_goal else config.replan_threshold
+        most = max_step_count(model, threshold)
         if not 0 <= request.count <= most:
             raise PayloadRangeError(
                 "a step can't run this many ticks",

@@ -190,10 +190,6 @@ class Plans:
         """
         return any(pop.timeline is timeline for pop in self._pops)
 
-    def is_due(self, timeline: Timeline) -> bool:
-        """Tell whether so few actions are queued that the next chunk is to be made."""
-        return timeline.position.queue_remaining <= self._core.config.replan_threshold
-
     def pop(self, timeline: Timeline, step: StepJob | None) -> None:
         """Submit the pop of one action, and count the tick; none may be on its way.
 
@@ -284,10 +280,10 @@ class Plans:
         if not self._ready:
             return False
         timeline, _, pops = self._ready[0]
-        return self._left.is_done or (pops and not self.is_due(timeline))
+        return self._left.is_done or (pops and not self._core.is_due(timeline))
 
     def _begin(self, timeline: Timeline, step: StepJob | None, pops: bool) -> None:
-        if pops and not self.is_due(timeline):
+        if pops and not self._core.is_due(timeline):
             self._after_plan(timeline, step)
             return
         core, env = self._core, self._core.environments[timeline.env_index]

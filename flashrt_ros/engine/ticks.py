@@ -80,7 +80,7 @@ class Ticks:
         if not is_flying and self._blocked(env):
             return
         # what is queued was made from what was fresh then, and is still popped
-        is_due = self.plans.is_due(env) and (is_flying or not self._is_stale(env))
+        is_due = self._core.is_due(env) and (is_flying or not self._is_stale(env))
         if env.position.queue_remaining > 0:
             try:
                 self.plans.pop(env, None)
@@ -192,12 +192,12 @@ class Ticks:
     def _too_old(self, timeline: Timeline) -> str:
         """Name what the plan that is due can't start from, "" for nothing."""
         env = self._core.environments[timeline.env_index]
-        stale = self._core.ages.stale(timeline, env) if self.plans.is_due(timeline) else None
+        stale = self._core.ages.stale(timeline, env) if self._core.is_due(timeline) else None
         return stale.lack if stale else ""
 
     def _announce_age(self, job: StepJob) -> None:
         env = self._core.environments[job.timeline.env_index]
-        if job.timeline is env and not self._blocked(env) and self.plans.is_due(env):
+        if job.timeline is env and not self._blocked(env) and self._core.is_due(env):
             self._is_stale(env)
 
     def _is_stale(self, env: Environment) -> bool:

@@ -63,8 +63,11 @@ def check(rig: Any, committed: dict[int, int], first_latch: int) -> None:
 
 @random_histories
 @given(moments=moments)
-def test_a_commit_is_latched_by_the_next_tick(make_rig: MakeRig, moments: list[int]) -> None:
-    rig = make_rig(replan_threshold=EVERY_TICK)
+@pytest.mark.parametrize("option", [{"replan_threshold": EVERY_TICK}, {"replan_on_goal": True}])
+def test_a_commit_is_latched_by_the_next_tick(
+    make_rig: MakeRig, option: dict[str, Any], moments: list[int]
+) -> None:
+    rig = make_rig(**option)
     try:
         start_ns = begin(rig)
         committed = {}
@@ -85,6 +88,36 @@ def test_the_control_latches_with_the_next_chunk_only(make_rig: MakeRig) -> None
     assert max(latches(rig)) == 1
     rig.run(rig.now_ns + 3 * PERIOD_NS)
     assert max(latches(rig)) == 2
+
+
+def test_a_new_goal_and_nothing_else_brings_the_next_chunk_forward(make_rig: MakeRig) -> None:
+    rig = make_rig(replan_on_goal=True)
+    begin(rig)
+    num_chunks = count_chunks(rig)
+    rig.run(rig.now_ns + PERIOD_NS)
+    rig.observe(0.2, 0.2)
+    rig.run(rig.now_ns + PERIOD_NS)
+    assert count_chunks(rig) == num_chunks
+    rig.goal(0.1, 0.1)
+    rig.run(rig.now_ns + PERIOD_NS)
+    assert count_chunks(rig) == num_chunks + 1
+    rig.run(rig.now_ns + 2 * PERIOD_NS)
+    assert count_chunks(rig) == num_chunks + 1
+
+
+def test_a_step_makes_a_chunk_under_a_goal_committed_before_it(make_rig: MakeRig) -> None:
+    rig = make_rig(replan_on_goal=True)
+    rig.ready()
+    rig.step(2)
+    rig.goal(0.1, 0.1)
+    assert len(rig.step(1).chunks) == 1
+    assert not rig.step(1).chunks
+    with pytest.raises(PayloadRangeError, match="fits a message"):
+        rig.step(10_000)
+
+
+def count_chunks(rig: Any) -> int:
+    return sum(kind is OutputKind.CHUNK for kind, *_ in rig.recorder.outputs)
 
 
 def interrupt_with_a_goal(rig: Any) -> int:

@@ -179,7 +179,8 @@ def test_a_turn_that_does_not_end_is_given_up(
 
 def test_an_instruction_in_prefill_and_one_in_decode(driver: Driver, alone: Alone) -> None:
     done = driver.long_alone()[1]
-    for arrival_ns, is_in_prefill in ((0, True), (done.first_token_ns * 1.5, False)):
+    in_decode_ns = (done.first_token_ns + done.duration_ns) / 2
+    for arrival_ns, is_in_prefill in ((0, True), (in_decode_ns, False)):
         times = driver.sample(BARGE, arrival_ns, alone.short)
         assert times is not None
         assert times.is_in_prefill == is_in_prefill

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,14 +108,17 @@ def test_one_goal_moves_two_policies(fresh_bench: Bench, fresh_peer: Peer, tmp_p
     ]
     joints = peer.node.create_publisher(JointState, "joint_states", 10)
     goals = peer.publisher(Subgoal, "subgoal")
-    numbers = iter(range(1, 10_000))
+    number, stands_until = 0, 0.0
 
     def both_act() -> bool:
-        """Goals again and again: the first may come before a node is active."""
-        goal = Subgoal(planner="test", sequence=next(numbers), values=[0.5, -0.5])
-        goal.header.stamp = peer.now()
-        goal.header.frame_id = "table"
-        goals.publish(goal)
+        """The first goal may come before a node is active; each stands for a few chunks."""
+        nonlocal number, stands_until
+        if time.monotonic() >= stands_until:
+            number, stands_until = number + 1, time.monotonic() + 2.0
+            goal = Subgoal(planner="test", sequence=number, values=[0.5, -0.5])
+            goal.header.stamp = peer.now()
+            goal.header.frame_id = "table"
+            goals.publish(goal)
         state = JointState(name=["x", "y"], position=[0.0, 0.0])
         state.header.stamp = peer.now()
         joints.publish(state)

@@ -295,8 +295,8 @@ def test_a_goal_of_the_controllers_action_ends_where_that_is_asked_for(
     count = controller.num_accepted
     assert peer.call(Trigger, f"{NODE}/reset").success
     peer.until(lambda: controller.way_left() < 0.005, "a stop of the action's goal")
-    peer.until(lambda: controller.num_accepted > count or goal.status == status)
-    assert goal.status == status
+    # where the goal is not cancelled, the points of the hold are what shows that all was sent
+    peer.until(lambda: controller.num_accepted > count and goal.status == status)
 
 
 def test_where_nothing_was_measured_a_trajectory_without_points_is_all_there_is(

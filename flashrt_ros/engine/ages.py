@@ -6,14 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flashrt_ros.errors import PayloadRangeError
 from flashrt_ros.runtime.spec import ChannelRole
 
 if TYPE_CHECKING:
     from flashrt_ros.engine.latches import Latches
     from flashrt_ros.engine.timeline import Environment, Timeline
-
-_FIRST_NS, _LAST_NS = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +79,3 @@ class Ages:
                 if age_ns > limit_ns:
                     return Stale(role, name, len(names) == 1, age_ns, limit_ns)
         return None
-
-
-def end_of_life(stamp_ns: int, lifetime_ns: int) -> int:
-    """Return when a payload must not be acted on any more, on its writer's clock.
-
-    Args:
-        stamp_ns: When it was true.
-        lifetime_ns: From then on; 0 for ever.
-
-    Returns:
-        0 for never, otherwise 1 to 2**63 - 1.
-
-    Raises:
-        PayloadRangeError: The lifetime is negative, or the stamp no 64-bit number.
-    """
-    if not _FIRST_NS <= stamp_ns <= _LAST_NS:  # msgpack goes further, what keeps it does not
-        raise PayloadRangeError(
-            "a payload's stamp is out of range",
-            expected=f"{_FIRST_NS} to {_LAST_NS} ns",
-            found=stamp_ns,
-        )
-    if lifetime_ns < 0:
-        raise PayloadRangeError(
-            "a payload can't have a negative lifetime", expected="0 ns or more", found=lifetime_ns
-        )
-    return min(max(stamp_ns + lifetime_ns, 1), _LAST_NS) if lifetime_ns else 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from flashrt_ros.engine.ages import end_of_life
 from flashrt_ros.engine.barriers import Barriers
 from flashrt_ros.engine.channels import WriterRing
 from flashrt_ros.engine.inbox import Inbox
+from flashrt_ros.engine.payload import end_of_life
 from flashrt_ros.engine.readable import Readable
 from flashrt_ros.engine.shared import SharedRing
 from flashrt_ros.engine.timeline import Environment

@@ -16,6 +16,8 @@ from flashrt_ros.errors import (
     PayloadTypeError,
 )
 
+_FIRST_NS, _LAST_NS = -(2**63), 2**63 - 1
+
 
 def field_views(memory: memoryview, channel: ChannelInfo) -> dict[str, npt.NDArray[np.generic]]:
     """View a slot's fields in place, by name.
@@ -99,3 +101,29 @@ def _check_field(channel: str, part: FieldInfo, value: npt.ArrayLike) -> None:
             expected=f"{low:g} to {high:g} {part.units}".rstrip(),
             found=f"{array.min():g} to {array.max():g}",
         )
+
+
+def end_of_life(stamp_ns: int, lifetime_ns: int) -> int:
+    """Return when a payload must not be acted on any more, on its writer's clock.
+
+    Args:
+        stamp_ns: When it was true.
+        lifetime_ns: From then on; 0 for ever.
+
+    Returns:
+        0 for never, otherwise 1 to 2**63 - 1.
+
+    Raises:
+        PayloadRangeError: The lifetime is negative, or the stamp no 64-bit number.
+    """
+    if not _FIRST_NS <= stamp_ns <= _LAST_NS:  # msgpack goes further, what keeps it does not
+        raise PayloadRangeError(
+            "a payload's stamp is out of range",
+            expected=f"{_FIRST_NS} to {_LAST_NS} ns",
+            found=stamp_ns,
+        )
+    if lifetime_ns < 0:
+        raise PayloadRangeError(
+            "a payload can't have a negative lifetime", expected="0 ns or more", found=lifetime_ns
+        )
+    return min(max(stamp_ns + lifetime_ns, 1), _LAST_NS) if lifetime_ns else 0

@@ -98,6 +98,8 @@ class Writer:
         self._writer = opened.writer
         self._memory: mmap.mmap | None = memory
         self._loan: Loan | None = None
+        # Slot, ticket and generation that came with a commit's answer; a loan once it is asked for.
+        self._granted: tuple[int, int, int] | None = None
         # Views of each slot that was on loan, which stay as they are; a loan has views of these.
         self._fields: dict[int, dict[str, npt.NDArray[np.generic]]] = {}
 
@@ -112,9 +114,12 @@ class Writer:
             EngineGoneError: The connection ended.
         """
         if self._loan is None:
-            self._require_open()
-            answer = self._port.loan(self._writer)
-            self._loan = self._view(answer.slot, answer.ticket, answer.generation)
+            granted, self._granted = self._granted, None
+            if granted is None:
+                self._require_open()
+                answer = self._port.loan(self._writer)
+                granted = answer.slot, answer.ticket, answer.generation
+            self._loan = self._view(*granted)
         return self._loan
 
     def commit(
@@ -153,7 +158,7 @@ class Writer:
         )
         answer = self._port.commit(message)
         if answer.next_slot >= 0:
-            self._loan = self._view(answer.next_slot, answer.next_ticket, answer.generation)
+            self._granted = answer.next_slot, answer.next_ticket, answer.generation
         return answer
 
     def hand_over(
@@ -295,15 +300,15 @@ class Writer:
         if self._memory is None:
             return
         try:
-            if self._loan is not None:
-                self.return_loan(self._loan)
+            if self._loan is not None or self._granted is not None:
+                self.return_loan(self.loan())
         finally:
             self.unmap()
 
     def unmap(self) -> None:
         """Let go of the memory without a word to the engine. Idempotent."""
         memory, self._memory = self._memory, None
-        self._loan = None
+        self._loan = self._granted = None
         self._fields.clear()
         if memory is not None:
             # Refused while views live; then the mapping ends with the last of them.

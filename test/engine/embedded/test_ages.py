@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashrt_ros.engine import protocol
-from flashrt_ros.engine.ages import end_of_life
+from flashrt_ros.engine.payload import end_of_life
 from flashrt_ros.engine.protocol import EventKind, OutputKind
 from flashrt_ros.errors import AbandonedError, PayloadRangeError, StepTimeoutError
 

@@ -19,6 +19,7 @@ from flashrt_ros.bench.result import Bar, BarPanel, Floats, Result, Row, absent,
 from flashrt_ros.bench.sampling import NO_SAMPLE, Case, Plan, Samples, median, p99
 from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.transport import BUSY_POLL_US
 from flashrt_ros.models.minimal import NUM_STEPS
 from flashrt_ros.nodes.parameters import Value
 
@@ -40,8 +41,8 @@ Not where cores are few and shared: there it would spend its share of one on loo
 made to wait when it is needed.
 """
 
-_NODE_POLL_US = {"cpu": 0, "cuda": 200}
-"""Of the node: how long it looks for an answer, which comes sooner, before it sleeps."""
+_NODE_POLL_US = {"cpu": BUSY_POLL_US, "cuda": 200}
+"""How long the node looks for an answer; on a GPU longer than a ping takes at this pace."""
 
 _BUSY_HZ = 100.0
 _PACE_S = {"cpu": 0.03, "cuda": 0.012}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flashrt_ros.engine.transport import BUSY_POLL_US
 from flashrt_ros.nodes.parameters import ParameterSpec
 
 SESSION = (
@@ -39,7 +40,7 @@ SESSION = (
     ParameterSpec(
         "busy_poll_us",
         "int",
-        50,
+        BUSY_POLL_US,
         "How long a call to the engine looks for its answer without a pause before it sleeps.",
         "us",
         0,

@@ -14,6 +14,7 @@ import pytest
 import flashrt_ros
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.transport import BUSY_POLL_US
 from flashrt_ros.errors import ERRORS
 from flashrt_ros.native import source_folder
 from flashrt_ros.runtime.spec import ITEM_BYTES
@@ -56,6 +57,7 @@ def test_messages_are_those_of_the_protocol() -> None:
         tag: kinds[tag].lower() for tag in tags.values()
     }
     assert defined(HEADER, "FLASHRT_WIRE_VERSION") == protocol.PROTOCOL_VERSION
+    assert defined(HEADER, "FLASHRT_BUSY_POLL_US") == BUSY_POLL_US
     assert defined(INTERNAL, "FR_MAX_MESSAGE_BYTES") == protocol.MAX_MESSAGE_BYTES
     assert defined(INTERNAL, "FR_MAX_INLINE_BYTES") == protocol.MAX_INLINE_BYTES
     kinds_of_output = {kind.name: int(kind) for kind in protocol.OutputKind}

@@ -90,8 +90,10 @@ def _measure(context: Context, size: int, seconds: float) -> dict[str, Samples]:
         def restore_by_backend() -> None:
             backend.copy(lane.address, block.address, num_bytes)
 
+        restore = stand.restoring()
+
         def restore_by_engine() -> object:
-            return None if stand.restore().path == "copy" else NO_SAMPLE
+            return None if restore().path == "copy" else NO_SAMPLE
 
         def loop() -> None:
             for name, value in saved.items():

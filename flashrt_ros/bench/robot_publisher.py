@@ -1,13 +1,13 @@
 """A robot's sensors: two cameras and joints at their rates; a process of its own, without torch.
 
-python -m flashrt_ros.bench.robot_publisher
+python -m flashrt_ros.bench.robot_publisher [joints]
 """
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ JOINTS_HZ = 200.0
 HEIGHT, WIDTH = 480, 640
 """Of a picture, px."""
 
+ONLY_JOINTS = "joints"
+"""Argument that leaves the cameras out."""
+
 JOINT_NAMES = ("x", "y")
 """In the order that a joint state names them in."""
 
@@ -41,19 +44,24 @@ def pixels(camera: str) -> npt.NDArray[np.uint8]:
 
 
 class Robot(Node):
-    """Publishes both cameras under one stamp, and the joints."""
+    """Publishes both cameras under one stamp, and the joints.
 
-    def __init__(self) -> None:
+    Args:
+        sees: Whether it has cameras.
+    """
+
+    def __init__(self, sees: bool) -> None:
         super().__init__("bench_robot")
         self._images = {}
-        for camera in CAMERAS:
+        for camera in CAMERAS if sees else ():
             image = Image(height=HEIGHT, width=WIDTH, encoding="rgb8", step=3 * WIDTH)
             image.data = array("B", pixels(camera).tobytes())
             publisher = self.create_publisher(Image, camera, qos_profile_sensor_data)
             self._images[camera] = (image, publisher)
         self._joints = JointState(name=list(JOINT_NAMES), position=[0.0, 0.0])
         self._publisher = self.create_publisher(JointState, "joint_states", qos_profile_sensor_data)
-        self._every(CAMERA_HZ, self._see)
+        if sees:
+            self._every(CAMERA_HZ, self._see)
         self._every(JOINTS_HZ, self._feel)
 
     def _every(self, rate_hz: float, act: Callable[[], None]) -> None:
@@ -70,11 +78,15 @@ class Robot(Node):
         self._publisher.publish(self._joints)
 
 
-def main() -> int:
-    """Publish until a signal comes."""
+def main(arguments: Sequence[str]) -> int:
+    """Publish until a signal comes.
+
+    Args:
+        arguments: ``joints`` for those alone, nothing for all.
+    """
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.ALL)
     executor = SingleThreadedExecutor()
-    executor.add_node(Robot())
+    executor.add_node(Robot(sees=arguments != [ONLY_JOINTS]))
     try:
         executor.spin()
     except (ExternalShutdownException, KeyboardInterrupt):
@@ -83,4 +95,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

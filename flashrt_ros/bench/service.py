@@ -19,8 +19,9 @@ from flashrt_ros.bench.result import Bar, BarPanel, Floats, Result, Row, absent,
 from flashrt_ros.bench.sampling import NO_SAMPLE, Case, Plan, Samples, median, p99
 from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.engine.transport import BUSY_POLL_US
+from flashrt_ros.engine.wire import BUSY_POLL_US
 from flashrt_ros.models.minimal import NUM_STEPS
+from flashrt_ros.nodes.commands import python_module
 from flashrt_ros.nodes.parameters import Value
 
 MAX_SERVICE_US = 100.0
@@ -78,7 +79,14 @@ def run(context: Context) -> Result:
     )
     factory = stateful_factory(size, _WORK[context.device.name])
     node = {**_NODE, "busy_poll_us": _NODE_POLL_US[context.device.name]}
-    cast = Cast(parameters, factory, policy_node=node if has_ros else None)
+    # A node that nobody feeds has nothing to reset, and has forgotten how to call the engine.
+    joints = python_module("flashrt_ros.bench.robot_publisher", "joints")
+    cast = Cast(
+        parameters,
+        factory,
+        policy_node=node if has_ros else None,
+        others=[("joints", joints)] if has_ros else [],
+    )
     context.say("starting an engine")
     with ExitStack() as exits:
         if has_ros:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 import numpy as np
@@ -168,9 +169,12 @@ class Stand:
 
     def restore(self, capsule: str = "home") -> protocol.Moved:
         """Bring a capsule back, as an episode's reset."""
-        reply = self.engine.handle(protocol.Restore(0, 0, capsule, False, None, True, "", 0))
-        assert isinstance(reply, protocol.Moved)
-        return reply
+        return self.restoring(capsule)()
+
+    def restoring(self, capsule: str = "home") -> Callable[[], protocol.Moved]:
+        """Return the verb of :meth:`restore`, its message made."""
+        request = protocol.Restore(0, 0, capsule, False, None, True, "", 0)
+        return cast("Callable[[], protocol.Moved]", partial(self.engine.handle, request))
 
     def snapshot(self, name: str) -> protocol.CapsuleReply:
         """Freeze the boundary, in place of the capsule of that name."""

@@ -128,7 +128,10 @@ class Mover:
             return self._polled_ns
         if self._filing.num_pending:
             return self._polled_ns + POLL_NS
-        return min(filter(None, (self._retry_ns, self._keeper.next_ns)), default=None)
+        retry_ns, keeper_ns = self._retry_ns, self._keeper.next_ns
+        if retry_ns and keeper_ns:
+            return min(retry_ns, keeper_ns)
+        return retry_ns or keeper_ns or None
 
     def advance(self, max_bytes: int) -> bool:
         """Do one slice of work; True if something was moved, so that who waits may try again."""

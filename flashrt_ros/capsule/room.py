@@ -94,10 +94,10 @@ class Room:
             CapsuleQuotaError: Pins leave no room to fetch them into.
         """
         residence = capsule.residence
-        if not residence.is_in_memory:
+        if not residence.blocks:
             self.check_claimable(self.lowest)
             self._want(capsule)
-        is_low = capsule.tier != self.tiers[0].name and not capsule.is_automatic
+        is_low = self.tiers[0].name not in residence.blocks and not capsule.is_automatic
         if residence.last_use == self._num_uses and not is_low:
             return  # used last already, so that nothing moves
         self.note_use(capsule)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashrt_ros.errors import StaleGenerationError, StaleStampError
 
 
 @dataclass(slots=True)
-class _Barrier:
+class Barrier:
     """Bounds of one channel of one environment.
 
     Attributes:
@@ -31,7 +32,11 @@ class Barriers:
     """
 
     def __init__(self, channels: tuple[str, ...], num_environments: int) -> None:
-        self._barriers = [{name: _Barrier() for name in channels} for _ in range(num_environments)]
+        self._barriers = [{name: Barrier() for name in channels} for _ in range(num_environments)]
+
+    def of(self, env_index: int) -> Mapping[str, Barrier]:
+        """Return the bounds of one environment's channels, to be raised."""
+        return self._barriers[env_index]
 
     def raise_generation(self, env_index: int, channel: str, generation: int) -> None:
         """Refuse loans made before ``generation`` from now on."""

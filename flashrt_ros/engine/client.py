@@ -16,7 +16,8 @@ from flashrt_ros.engine import protocol
 from flashrt_ros.engine.calls import Calls
 from flashrt_ros.engine.protocol import PROTOCOL_VERSION
 from flashrt_ros.engine.slots import map_received
-from flashrt_ros.engine.transport import BUSY_POLL_US, Transport
+from flashrt_ros.engine.transport import Transport
+from flashrt_ros.engine.wire import BUSY_POLL_US
 from flashrt_ros.engine.writer import Loan, Prepared, Writer
 from flashrt_ros.errors import ProtocolError, ProtocolVersionError
 
@@ -116,7 +117,7 @@ class EngineClient(Calls):
         if len(fds) != 1:
             raise self._transport.end(ProtocolError("no memory came with a ring"))
         memory = map_received(fds[0], opened.channel.ring_bytes, writable=True)
-        writer = Writer(_Port(self), opened, memory)
+        writer = Writer(_Port(self._transport), opened, memory)
         self._writers.append(writer)
         return writer
 
@@ -240,16 +241,16 @@ class EngineClient(Calls):
 
 
 class _Port:
-    """A writer's way to the engine through its client."""
+    """A writer's way to the engine."""
 
-    def __init__(self, client: EngineClient) -> None:
-        self._client = client
+    def __init__(self, transport: Transport) -> None:
+        self._exchange = transport.exchange
 
     def loan(self, writer: int) -> protocol.Loaned:
-        return self._client.call(protocol.Loan(0, writer), protocol.Loaned)
+        return self._exchange(protocol.Loan(0, writer), protocol.Loaned)[0]
 
     def commit(self, commit: protocol.Commit) -> protocol.Committed:
-        return self._client.call(commit, protocol.Committed)
+        return self._exchange(commit, protocol.Committed)[0]
 
     def return_loan(self, writer: int, slot: int, ticket: int) -> None:
-        self._client.call(protocol.Return(0, writer, slot, ticket), protocol.Ack)
+        self._exchange(protocol.Return(0, writer, slot, ticket), protocol.Ack)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from flashrt_ros.engine.wire import BUSY_POLL_US
 from flashrt_ros.errors import ConfigError
 from flashrt_ros.runtime.devices import check_device
 
@@ -75,7 +76,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         refill_slice_bytes: Bytes copied at a time by a refill.
         poll_reserve_us: No refill slice starts nearer than this to a tick, us.
         busy_poll_us: How long the loop goes on looking at its sockets without a pause after
-            it served something, us; 0 sleeps at once. It keeps a core awake.
+            it served something, us; 0 sleeps at once. Longer than from one message to the
+            next, it keeps a core awake.
         rt_priority: SCHED_FIFO priority, 0 for none.
         num_threads: Intra-op threads; changing it changes the bytes.
         socket_group: Group that may connect besides the user, "" for none.
@@ -114,7 +116,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     refill_delay_ms: float = 3.0
     refill_slice_bytes: int = 1 << 20
     poll_reserve_us: int = 600
-    busy_poll_us: int = 0
+    busy_poll_us: int = BUSY_POLL_US
     rt_priority: int = 0
     num_threads: int = 1
     socket_group: str = ""

@@ -236,8 +236,10 @@ class Engine:
 
     def next_background_ns(self) -> int | None:
         """Return when :meth:`background` has something to do, None for never."""
-        due = (self.core.pool.next_refill_ns(), self.core.storage.mover.next_ns())
-        return min((ns for ns in due if ns is not None), default=None)
+        refill_ns, move_ns = self.core.pool.next_refill_ns(), self.core.storage.mover.next_ns()
+        if refill_ns is None or (move_ns is not None and move_ns < refill_ns):
+            return move_ns
+        return refill_ns
 
     def background(self, now_ns: int) -> bool:
         """Move a slice between lanes or tiers, unless a tick is near; True while work remains."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+
+import msgspec
 
 from flashrt_ros.capsule.capsule import Capsule, GoalOrigin, Origin
 from flashrt_ros.engine.channels import SlotMeta
@@ -113,7 +114,7 @@ class Goals:
             if name not in goals:
                 continue
             payload, meta = goals[name]
-            meta = replace(meta, committed_ns=self._clock_ns())
+            meta = msgspec.structs.replace(meta, committed_ns=self._clock_ns())
             channel = self._latches.channel(name)
             slot = channel.engine_slot(meta)
             ctypes.memmove(channel.slot_address(slot), payload, len(payload))

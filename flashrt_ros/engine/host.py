@@ -187,15 +187,17 @@ class Host:
     # the loop --------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        is_busy = self._has_timed_work() or self._can_fill() or self._due_background() is not None
-        is_busy = is_busy or self._is_spinning()
-        events = self._poll.poll(0 if is_busy else self._sleep_ms())
+        events = self._events()
         if events:
             self._served_ns = self._clock_ns()
         self._run_deadlines()
+        is_first = True
         for fd, mask in events:
             owner = self._owners.get(fd)
             if owner is not None:
+                if not is_first:
+                    self._run_deadlines()
+                is_first = False
                 owner.serve(fd, mask)
         has_dropped = False
         for clients in self._clients:
@@ -279,54 +281,67 @@ class Host:
                 nearest = deadline
         return nearest
 
-    def _is_spinning(self) -> bool:
-        """Whether to look again at once: for the next message, or for the end of a pop."""
-        now_ns = self._clock_ns()
-        if now_ns - self._served_ns < self._busy_poll_ns:
-            return True
-        if not self._is_timed_waiting():
-            self._waiting_ns = 0
-            return False
-        if not self._waiting_ns:
-            self._waiting_ns = now_ns
-        return now_ns - self._waiting_ns < SPIN_NS
-
     def _due_background(self) -> ServedEngine | None:
         """Return the first member whose background work is due and may be done now."""
         for engine in self._engines:
             due_ns = engine.next_background_ns()
-            if due_ns is None:
-                continue
-            now_ns = self._clock_ns()
-            if due_ns <= now_ns:
-                deadline = self._next_deadline_ns()
-                if deadline is not None and deadline - now_ns <= self._reserve_ns:
-                    return None
-                return engine
+            if due_ns is not None:
+                now_ns = self._clock_ns()
+                if due_ns <= now_ns:
+                    return None if self._is_near(self._next_deadline_ns(), now_ns) else engine
         return None
 
-    def _sleep_ms(self) -> int | None:
-        """Arm the timer for what comes first; how long ``poll`` may sleep."""
-        deadline = self._next_deadline_ns()
-        now_ns = self._clock_ns()
-        if deadline is not None and deadline <= now_ns:
-            return 0
+    def _is_near(self, deadline_ns: int | None, now_ns: int) -> bool:
+        return deadline_ns is not None and deadline_ns - now_ns <= self._reserve_ns
+
+    # waiting ---------------------------------------------------------------------------------
+
+    def _events(self) -> list[tuple[int, int]]:
+        """Take what is ready; where nothing else can be done, look for it, then sleep."""
+        if self._has_timed_work() or self._can_fill():
+            return self._poll.poll(0)
+        deadline, now_ns = self._next_deadline_ns(), self._clock_ns()
         wake_ns = deadline
-        if self._is_timed_waiting() or self._filler.is_waiting:
+        for engine in self._engines:
+            due_ns = engine.next_background_ns()
+            # what waits for slack waits for the deadline to pass
+            if due_ns is not None and (due_ns > now_ns or not self._is_near(deadline, now_ns)):
+                wake_ns = _earlier(wake_ns, due_ns)
+        if wake_ns is not None and wake_ns <= now_ns:
+            return self._poll.poll(0)
+        is_waiting = self._is_timed_waiting()
+        if not is_waiting:
+            self._waiting_ns = 0
+        look_ns = self._served_ns + self._busy_poll_ns
+        if now_ns < look_ns:
+            if is_waiting or self._filler.has_members:
+                return self._poll.poll(0)  # they are to be asked too
+            return self._look(look_ns if wake_ns is None else min(look_ns, wake_ns))
+        if is_waiting:
+            self._waiting_ns = self._waiting_ns or now_ns
+            if now_ns - self._waiting_ns < SPIN_NS:
+                return self._poll.poll(0)
+        if is_waiting or self._filler.is_waiting:
             wake_ns = _earlier(wake_ns, now_ns + ASK_NS)
         owed_ns = self._filler.owed_ns
         if owed_ns is not None and owed_ns > now_ns:
             wake_ns = _earlier(wake_ns, owed_ns)
-        for engine in self._engines:
-            due_ns = engine.next_background_ns()
-            # What is due already waits for slack, that is for the deadline to pass.
-            if due_ns is not None and due_ns > now_ns:
-                wake_ns = _earlier(wake_ns, due_ns)
-        # Setting it also takes back an expiry: what was due then has moved since.
+        return self._sleep(wake_ns)
+
+    def _look(self, until_ns: int) -> list[tuple[int, int]]:
+        """Look for what is ready without a pause, until then at most."""
+        while True:
+            events = self._poll.poll(0)
+            if events or self._clock_ns() >= until_ns:
+                return events
+
+    def _sleep(self, wake_ns: int | None) -> list[tuple[int, int]]:
+        """Sleep until something is ready, or until then."""
+        # Setting the timer also takes back an expiry: what was due then has moved since.
         if wake_ns != self._armed_ns:
             linux.set_timer(self._timer_fd, wake_ns)
             self._armed_ns = wake_ns
-        return None
+        return self._poll.poll(None)
 
 
 def _earlier(one_ns: int | None, other_ns: int) -> int:

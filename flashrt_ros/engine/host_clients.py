@@ -35,7 +35,7 @@ class Clients:
         owners: Who serves which descriptor; every one of these is added.
         buffer: Receive buffer, shared by all connections of the one thread.
         clock_ns: CLOCK_MONOTONIC.
-        run_deadlines: Called before each message.
+        run_deadlines: Called between the last messages of a client that is dead.
         on_stop: Called when a client asks to stop.
     """
 
@@ -79,8 +79,15 @@ class Clients:
 
     def serve(self, fd: int, mask: int) -> None:
         """Do what a descriptor is ready for; one message at most."""
-        if fd in self._sessions:
-            self._serve(self._sessions[fd], mask)
+        session = self._sessions.get(fd)
+        if session is not None:
+            connection = session.connection
+            if mask & select.POLLOUT:
+                connection.flush()
+                self._outputs.retry(connection)
+            if mask & ~select.POLLOUT and connection.doom is None:
+                session.serve()
+                self._outputs.deliver_events()
         elif fd == self._listener_fd:
             self._is_calling = True
         elif fd in self._peer_fds:
@@ -131,16 +138,6 @@ class Clients:
             session.connection.close_in_child()
 
     # messages --------------------------------------------------------------------------------
-
-    def _serve(self, session: Session, mask: int) -> None:
-        connection = session.connection
-        if mask & select.POLLOUT:
-            connection.flush()
-            self._outputs.retry(connection)
-        if mask & ~select.POLLOUT and connection.doom is None:
-            self._run_deadlines()
-            session.serve()
-            self._outputs.deliver_events()
 
     def _serve_last(self, session: Session) -> None:
         """Take what a dead client still said, then let go of what it held.

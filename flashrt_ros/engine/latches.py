@@ -99,33 +99,39 @@ class Latches(Intake):
 
     def raise_goal_barrier(self, env: Environment, *, keep_pending: bool = False) -> None:
         """Drop loaned and, unless told otherwise, committed goals; the latched one stays."""
-        for name in self.named(ChannelRole.GOAL):
+        for name in self._goals:
             self._barriers.raise_generation(env.env_index, name, env.generation)
             if not keep_pending:
-                self.channel(name).drop_pending(env.env_index)
+                self._channels[name].drop_pending(env.env_index)
 
-    def forget_goal(self, env: Environment, stamp_ns: int | None) -> None:
-        """Drop every goal of an environment, and refuse those stamped before ``stamp_ns``.
+    def forget(
+        self,
+        env: Environment,
+        stamp_ns: int | None,
+        *,
+        goals: bool = False,
+        observations: bool = False,
+    ) -> None:
+        """Drop what an environment has been given, and refuse what is stamped before ``stamp_ns``.
 
-        None leaves the bound where it is.
+        Args:
+            env: Whose.
+            stamp_ns: On the writers' clock; None leaves the bound where it is.
+            goals: Drop these.
+            observations: Drop these.
         """
-        self.raise_goal_barrier(env)
-        for name in self.named(ChannelRole.GOAL):
-            if stamp_ns is not None:
-                self._barriers.set_stamp(env.env_index, name, stamp_ns)
-            self.unlatch(env, name)
-
-    def forget_observations(self, env: Environment, stamp_ns: int | None) -> None:
-        """Drop every observation, and refuse those stamped before ``stamp_ns``.
-
-        None leaves the bound where it is.
-        """
-        for name in self.named(ChannelRole.OBSERVATION):
-            self._barriers.raise_generation(env.env_index, name, env.generation)
-            if stamp_ns is not None:
-                self._barriers.set_stamp(env.env_index, name, stamp_ns)
-            self.channel(name).drop_pending(env.env_index)
-            self.unlatch(env, name)
+        env_index, generation, latched = env.env_index, env.generation, env.latched
+        barriers, channels = self._barriers.of(env_index), self._channels
+        for names in (self._goals if goals else (), self._observations if observations else ()):
+            for name in names:
+                barrier = barriers[name]
+                barrier.generation = generation
+                if stamp_ns is not None:
+                    barrier.stamp_ns = stamp_ns
+                channels[name].drop_pending(env_index)
+                if name in latched:
+                    self._leaving.append((name, latched.pop(name)))
+        self.release_read()
 
     # latching ----------------------------------------------------------------------------
 

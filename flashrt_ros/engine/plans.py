@@ -92,11 +92,11 @@ class Plans:
         Raises:
             DeviceLostError: The device's context is gone.
         """
-        if self._can_land_pop:
+        if self._pops and self._can_land_pop:
             return True
         flight = self._flight
         if flight is None:
-            return self._can_begin
+            return bool(self._ready) and self._can_begin
         flight.settle(self._core.clock_ns())
         return flight.can_submit or flight.is_landed
 

@@ -141,9 +141,10 @@ class Readable(abc.ABC):
 
     def _put(self, env_index: int, slot: int) -> None:
         """Make a slot the newest; what it replaces goes back, and is counted."""
-        if self.drop_pending(env_index):
+        replaced, self._pending[env_index] = self._pending[env_index], slot
+        if replaced is not None:
             self.skipped[env_index] += 1
-        self._pending[env_index] = slot
+            self._let_go(replaced)
 
     def _take(self, env_index: int) -> int:
         slot = self._pending[env_index]

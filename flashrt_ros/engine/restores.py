@@ -37,6 +37,7 @@ class Restores:
         self._core = core
         self._moves = moves
         self._branches = branches
+        self._room = core.store.room
         self._has_observations = bool(core.latches.named(ChannelRole.OBSERVATION))
 
     def restore(self, request: protocol.Restore, done: Done) -> None:
@@ -67,7 +68,7 @@ class Restores:
             return
         capsule = self._moves.find(env, key)
         if not capsule.residence.blocks:
-            core.store.require_memory(capsule)
+            self._room.use(capsule)
         if request.seed is not None:
             check_seed(request.seed)
         brings_goal = not request.keep_goal and not is_reset
@@ -79,7 +80,7 @@ class Restores:
         generation = env.generation + 1
         is_flip = core.pool.has_standby(capsule.id)
         moves_later = is_flip and request.seed is None and not brings_goal
-        left = None if moves_later else self._move(env, request, capsule, stamp_ns)
+        left = None if moves_later else self._move(env, request, capsule, stamp_ns, is_flip)
         moved = protocol.Moved(
             request.rid,
             capsule.position.tick,
@@ -99,7 +100,7 @@ class Restores:
             duration_ns = moved.duration_ns
             try:
                 if moves_later:
-                    left = self._move(env, request, capsule, stamp_ns)
+                    left = self._move(env, request, capsule, stamp_ns, is_flip)
                     duration_ns = core.clock_ns() - started
                 self._keep_books(env, request, capsule, left, stamp_ns)
                 core.emit(
@@ -118,14 +119,19 @@ class Restores:
             env.last_reset = EpisodeReset(request.episode_id, _asked(request, key), moved)
 
     def _move(
-        self, env: Environment, request: protocol.Restore, capsule: Capsule, stamp_ns: int | None
+        self,
+        env: Environment,
+        request: protocol.Restore,
+        capsule: Capsule,
+        stamp_ns: int | None,
+        is_flip: bool,
     ) -> Lane | None:
         """Move the environment to a capsule, its noise and goal with it.
 
         Returns:
             The lane that is to be retired, None for none.
         """
-        left = self._moves.move(env, capsule)
+        left = self._moves.move(env, capsule, is_flip)
         env.is_held = False
         brings_goal = not request.keep_goal and not request.reset
         if request.seed is None and not brings_goal:
@@ -138,7 +144,7 @@ class Restores:
             if brings_goal:
                 if env.interruptions:
                     self._moves.clear_interruptions(env)  # it may set the bound that is set here
-                self._core.latches.forget_goal(env, stamp_ns)
+                self._core.latches.forget(env, stamp_ns, goals=True)
                 self._core.goals.restore(env, capsule)
         except BackendError as error:
             # it stands there all the same: what was observed elsewhere must not act
@@ -160,14 +166,13 @@ class Restores:
         if left is not None:
             moves.retire(left)
         else:  # a standby lane had the bytes of home, which no use keeps or loses
-            core.store.require_memory(capsule)
+            self._room.use(capsule)
         if env.interruptions:
             moves.clear_interruptions(env)
         if core.branches:
             moves.forget_branch_observations(env)
-        core.latches.forget_observations(env, stamp_ns)
-        if request.reset and not request.keep_goal:
-            core.latches.forget_goal(env, stamp_ns)
+        goals_too = request.reset and not request.keep_goal
+        core.latches.forget(env, stamp_ns, goals=goals_too, observations=True)
         if env.boundaries:
             moves.clear_boundaries(env)
         if request.reset and core.branches:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
 
 from flashrt_ros.engine.slots import SlotMemory
 from flashrt_ros.errors import LoanError, NoFreeSlotError
@@ -24,8 +25,7 @@ class SlotState(enum.Enum):
     HELD = "held"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotMeta:
+class SlotMeta(msgspec.Struct, frozen=True):
     """What came with a commit.
 
     Attributes:
@@ -131,7 +131,8 @@ class WriterRing:
         Raises:
             LoanError: Slot and ticket are not this writer's loan.
         """
-        self._check(slot, ticket)
+        if self._loaned != slot or self._ticket != ticket:
+            self._refuse(slot, ticket)
         return self.generation
 
     def commit(
@@ -159,7 +160,8 @@ class WriterRing:
         Raises:
             LoanError: Slot and ticket are not this writer's loan. Nothing changes.
         """
-        self._check(slot, ticket)
+        if self._loaned != slot or self._ticket != ticket:
+            self._refuse(slot, ticket)
         self._loaned = None
         self.states[slot] = SlotState.COMMITTED
         return self.channel.accept(
@@ -178,12 +180,11 @@ class WriterRing:
         Raises:
             LoanError: Slot and ticket are not this writer's loan. Nothing changes.
         """
-        self._check(slot, ticket)
+        if self._loaned != slot or self._ticket != ticket:
+            self._refuse(slot, ticket)
         self._end_loan()
 
-    def _check(self, slot: int, ticket: int) -> None:
-        if self._loaned == slot and self._ticket == ticket:
-            return
+    def _refuse(self, slot: int, ticket: int) -> NoReturn:
         name = self.channel.spec.name
         if self._loaned != slot:
             raise LoanError(

@@ -51,13 +51,16 @@ class Ticks:
 
     def next_deadline_ns(self) -> int | None:
         """Return when :meth:`on_deadline` has something to do, engine clock."""
-        times = [
-            env.next_tick_ns
-            for env in self._core.environments
-            if env.is_active and env.tick_source == "timer"
-        ]
-        times += [job.expires_ns for job in self._waiting]
-        return min(times, default=None)
+        nearest: int | None = None
+        for env in self._core.environments:
+            if env.is_active and env.tick_source == "timer":
+                next_ns = env.next_tick_ns
+                if nearest is None or next_ns < nearest:
+                    nearest = next_ns
+        for job in self._waiting:
+            if nearest is None or job.expires_ns < nearest:
+                nearest = job.expires_ns
+        return nearest
 
     def on_deadline(self, now_ns: int) -> None:
         """Run the ticks that are due, and give up steps that waited too long."""
@@ -163,6 +166,8 @@ class Ticks:
 
     def wake(self) -> None:
         """Start waiting steps that have what they wait for; call after a commit or verb."""
+        if not self._waiting:
+            return
         for job in tuple(self._waiting):
             if self._can_start(job):
                 self._waiting.remove(job)

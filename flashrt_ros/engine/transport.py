@@ -14,15 +14,11 @@ import msgspec
 
 from flashrt_ros.engine import address, linux, protocol, wire
 from flashrt_ros.engine.protocol import MAX_MESSAGE_BYTES
+from flashrt_ros.engine.wire import BUSY_POLL_US
 from flashrt_ros.errors import EngineGoneError, FlashrtError, ProtocolError, from_wire
 
 _Reply = TypeVar("_Reply", bound=msgspec.Struct)
 _Unasked = protocol.Output | protocol.Event
-
-BUSY_POLL_US = 50
-"""How long a call looks for its answer before it sleeps, by default: longer than an engine that is
-not busy takes for it, much shorter than a tick.
-"""
 
 _PATIENCE_S = 60.0
 """How long an engine may keep silent over what may take any time, such as one node of a plan."""
@@ -99,7 +95,8 @@ class Transport:
                 no sign of life for a minute.
             ProtocolError: Another kind of reply came, or the request is too long.
         """
-        self._require()
+        if self._gone is not None:
+            raise self._ended(self._gone)
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         expires = time.monotonic() + wait_s
         self._rid += 1
@@ -243,7 +240,7 @@ class Transport:
     def _send(self, message: bytes, expires: float) -> None:
         while True:
             try:
-                wire.send(self._socket, message)
+                self._socket.send(message)
                 return
             except BlockingIOError:
                 poll = select.poll()

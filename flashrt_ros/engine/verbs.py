@@ -129,7 +129,7 @@ class Verbs:
         left = self._moves.move(env, capsule)
         self._moves.retire(left)
         self._moves.forget_branch_observations(env)
-        self._core.latches.forget_observations(env, None)
+        self._core.latches.forget(env, None, observations=True)
         self._core.latches.raise_goal_barrier(env)
         self._core.goals.restore(env, capsule)
         self._moves.truncate_boundaries(env)

@@ -13,6 +13,11 @@ from flashrt_ros.engine import linux
 from flashrt_ros.engine.protocol import MAX_MESSAGE_BYTES
 from flashrt_ros.errors import ProtocolError
 
+BUSY_POLL_US = 50
+"""How long either side looks for a message before it sleeps, by default: longer than the other
+takes for one, where it is not busy, and much shorter than a tick.
+"""
+
 _FD_BYTES = array.array("i").itemsize
 _CREDENTIALS = struct.Struct("iII")
 _MAX_GROUPS = 65536

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -36,8 +37,7 @@ class WriterPort(Protocol):
         """Give a slot back."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Loan:
+class Loan(msgspec.Struct, frozen=True, eq=False):
     """A slot that may be written, until it is committed or returned.
 
     Attributes:
@@ -149,13 +149,8 @@ class Writer:
             LoanError: Not the loan this writer holds.
             EngineGoneError: The connection ended.
         """
-        message = self.hand_over(
-            loan,
-            stamp_ns=stamp_ns,
-            source_sequence=source_sequence,
-            loan_next=loan_next,
-            lifetime_ns=lifetime_ns,
-        )
+        self._end(loan)
+        message = self._message(loan, stamp_ns, source_sequence, loan_next, lifetime_ns)
         answer = self._port.commit(message)
         if answer.next_slot >= 0:
             self._granted = answer.next_slot, answer.next_ticket, answer.generation
@@ -178,16 +173,7 @@ class Writer:
             LoanError: Not the loan this writer holds.
         """
         self._end(loan)
-        return protocol.Commit(
-            0,
-            self._writer,
-            loan.slot,
-            loan.ticket,
-            stamp_ns,
-            source_sequence,
-            loan_next,
-            lifetime_ns,
-        )
+        return self._message(loan, stamp_ns, source_sequence, loan_next, lifetime_ns)
 
     def return_loan(self, loan: Loan) -> None:
         """Give a loan back unused.
@@ -333,6 +319,20 @@ class Writer:
             raise LoanError(f"the writer of channel '{self.channel.name}' is closed")
         return self._memory
 
+    def _message(
+        self, loan: Loan, stamp_ns: int, source_sequence: int, loan_next: bool, lifetime_ns: int
+    ) -> protocol.Commit:
+        return protocol.Commit(
+            0,
+            self._writer,
+            loan.slot,
+            loan.ticket,
+            stamp_ns,
+            source_sequence,
+            loan_next,
+            lifetime_ns,
+        )
+
     def _commit(self, prepared: Prepared) -> protocol.Committed:
         return self.commit(
             prepared.loan,
@@ -353,8 +353,8 @@ class Writer:
         )
 
     def _end(self, loan: Loan) -> None:
-        self._require_open()
-        if self._loan is not loan:
+        if self._loan is not loan or self._memory is None:
+            self._require_open()
             raise LoanError(
                 f"slot {loan.slot} of channel '{self.channel.name}' is not on loan to this writer",
                 fix="ask for a loan, and commit it once",

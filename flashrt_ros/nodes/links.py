@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.engine.transport import BUSY_POLL_US
+from flashrt_ros.engine.wire import BUSY_POLL_US
 from flashrt_ros.errors import EngineGoneError, FlashrtError, NotActiveError
 
 _TOLD_S = 3.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashrt_ros.engine.transport import BUSY_POLL_US
+from flashrt_ros.engine.wire import BUSY_POLL_US
 from flashrt_ros.nodes.parameters import ParameterSpec
 
 SESSION = (

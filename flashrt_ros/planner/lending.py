@@ -60,10 +60,7 @@ class _LentBlock(Block):
     def __init__(self, block: Block, give_back: Callable[[Block], None]) -> None:
         self._block = block
         self._give_back: Callable[[Block], None] | None = give_back
-
-    @property
-    def address(self) -> int:
-        return self._block.address
+        self.address = block.address
 
     @property
     def num_bytes(self) -> int:

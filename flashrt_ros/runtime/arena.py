@@ -38,6 +38,9 @@ class Block:
     Ownership: tensors over the block (:meth:`tensor`) and memoryviews keep its pages
     alive; after :meth:`close` the pages go when the last of them goes.
 
+    Attributes:
+        address: Of the first byte; a multiple of the page.
+
     Args:
         num_bytes: Bytes wanted; rounded up to whole pages.
 
@@ -63,13 +66,8 @@ class Block:
             pages.madvise(mmap.MADV_HUGEPAGE)
         self._pages: mmap.mmap | None = pages
         self._num_bytes = num_bytes
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-        ctypes.memset(self._address, 0, size)
-
-    @property
-    def address(self) -> int:
-        """Address of the first byte; a multiple of the page."""
-        return self._address
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+        ctypes.memset(self.address, 0, size)
 
     @property
     def num_bytes(self) -> int:

@@ -128,7 +128,7 @@ class CudaBlock(Block):
             raise SpecError("a block has no bytes", expected="a positive size", found=num_bytes)
         self._num_bytes = num_bytes
         self._memory: torch.Tensor | None = allocate(num_bytes, device, what)
-        self._address = self._memory.data_ptr()
+        self.address = self._memory.data_ptr()
 
     @property
     def is_closed(self) -> bool:
@@ -193,7 +193,7 @@ class HostBlock(Block):
                 fix="free memory on the host, or use a smaller quota",
             ) from error
         self._memory: torch.Tensor | None = memory.zero_()
-        self._address = memory.data_ptr()
+        self.address = memory.data_ptr()
 
     @property
     def is_closed(self) -> bool:
@@ -223,7 +223,7 @@ class HostBlock(Block):
             BackendError: The block is closed.
         """
         memory = self._open()
-        whole = view_bytes(self._address, self._num_bytes, self._device, keep=memory)
+        whole = view_bytes(self.address, self._num_bytes, self._device, keep=memory)
         return slice_bytes(whole, dtype, shape, offset)
 
     def close(self) -> None:

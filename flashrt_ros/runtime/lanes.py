@@ -27,7 +27,8 @@ class Lane:
     def __init__(self, graphs: GraphSet, index: int) -> None:
         self._graphs = graphs
         self._index = index
-        self._address = graphs.arena.lane_address(index)
+        self.address = graphs.arena.lane_address(index)
+        """Address of the lane's first byte, where STATE begins."""
         self._views = graphs.arena.views(index)
         self._poison = ""
 
@@ -35,11 +36,6 @@ class Lane:
     def index(self) -> int:
         """Place in the arena."""
         return self._index
-
-    @property
-    def address(self) -> int:
-        """Address of the lane's first byte, where STATE begins."""
-        return self._address
 
     @property
     def views(self) -> Mapping[str, torch.Tensor]:
@@ -315,7 +311,14 @@ class LanePool:
 
     def next_refill_ns(self) -> int | None:
         """Time from which :meth:`refill` has something to copy; None if it has nothing."""
-        return min((standby.not_before_ns for standby in self._unfilled()), default=None)
+        if self._home is None:
+            return None
+        nearest: int | None = None
+        for standby in self._standbys:
+            is_first = nearest is None or standby.not_before_ns < nearest
+            if is_first and standby.num_copied != self._capsule_bytes:
+                nearest = standby.not_before_ns
+        return nearest
 
     def _unfilled(self) -> list[_Standby]:
         if self._home is None:

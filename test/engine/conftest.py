@@ -317,14 +317,21 @@ class Served:
             time.sleep(0.001)
 
 
-@pytest.fixture
-def serve(runtime_folder: Path) -> Iterator[Callable[..., Served]]:
-    """Serves stand-in engines on threads, until the end of the test."""
+@pytest.fixture(params=[0, 10_000_000], ids=["sleeps", "looks"])
+def serve(runtime_folder: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Served]]:
+    """Serves stand-in engines on threads, until the end of the test.
+
+    Once by a loop that sleeps between messages, and once by one that looks for them.
+    """
 
     @contextmanager
     def serving(engine: StandInEngine) -> Iterator[Served]:
         name = f"standin/{os.getpid()}/{time.monotonic_ns()}"
-        with engine.channel, EngineServer(engine, EngineSocket(name), poll_reserve_us=0) as server:
+        claim = EngineSocket(name)
+        with (
+            engine.channel,
+            EngineServer(engine, claim, poll_reserve_us=0, busy_poll_us=request.param) as server,
+        ):
 
             def run() -> None:
                 with server:

@@ -14,7 +14,7 @@ import pytest
 import flashrt_ros
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.engine.transport import BUSY_POLL_US
+from flashrt_ros.engine.wire import BUSY_POLL_US
 from flashrt_ros.errors import ERRORS
 from flashrt_ros.native import source_folder
 from flashrt_ros.runtime.spec import ITEM_BYTES

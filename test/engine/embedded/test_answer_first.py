@@ -269,11 +269,11 @@ def test_a_repeated_reset_answers_alike_under_the_new_requests_number(rig: Any) 
 def test_books_that_fail_are_no_refusal(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller has its answer: a second one would be a lie, and so would silence."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise NoFreeSlotError("a bug")
 
     answers: list[Any] = []
-    monkeypatch.setattr(type(rig.engine.core.latches), "forget_observations", fail)
+    monkeypatch.setattr(type(rig.engine.core.latches), "forget", fail)
     with pytest.raises(RuntimeError, match="answered") as caught:
         rig.engine.begin(_restore(), answers.append)
     assert isinstance(caught.value.__cause__, NoFreeSlotError)

@@ -99,18 +99,20 @@ class Transport:
             raise self._ended(self._gone)
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         expires = time.monotonic() + wait_s
-        self._rid += 1
-        message = protocol.encode(msgspec.structs.replace(request, rid=self._rid))
+        self._rid = rid = self._rid + 1
+        message = protocol.encode(msgspec.structs.replace(request, rid=rid))
         if len(message) > MAX_MESSAGE_BYTES:
             raise ProtocolError(
                 f"the request {type(request).__name__} does not fit a message",
                 expected=f"at most {MAX_MESSAGE_BYTES} bytes",
                 found=len(message),
             )
-        self._send(message, expires)
-        rid = self._rid
         try:
-            return self._await(request, kind, max_fds, wait_s, expires, is_long=is_long)
+            self._socket.send(message)
+        except OSError:
+            self._send(message, expires)  # waits until there is room, or says why there is none
+        try:
+            return self._await(request, kind, max_fds, wait_s, expires, is_long)
         except FlashrtError:
             raise
         except BaseException:  # a signal's: the answer is still to come, and nobody's then
@@ -124,13 +126,13 @@ class Transport:
         max_fds: int,
         wait_s: float,
         expires: float,
-        *,
         is_long: bool,
     ) -> tuple[_Reply, list[int]]:
         """Wait for the reply to the request sent last."""
-        rid, ping, silence_s = self._rid, 0, max(wait_s, _PATIENCE_S)
+        rid, ping = self._rid, 0
         while True:
             if not self._wait(expires):
+                silence_s = max(wait_s, _PATIENCE_S)
                 if is_long and not ping:
                     self._rid += 1
                     ping = self._rid

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.clock import JumpThreshold, TimeJump
 from rclpy.event_handler import (
     PublisherEventCallbacks,
     QoSOfferedIncompatibleQoSInfo,
@@ -53,6 +54,12 @@ class Reports:
     def __init__(self, node: Node, hardware_id: str) -> None:
         self._node = node
         self._clock = node.get_clock().handle
+        self._is_simulated = self._has_simulated_time()
+        # kept, for the clock does not hold what it calls
+        self._on_change = node.get_clock().create_jump_callback(
+            JumpThreshold(min_forward=None, min_backward=None, on_clock_change=True),
+            post_callback=self._note_clock,
+        )
         self._hardware_id = hardware_id
         self._refusals: Counter[str] = Counter()
         self._incompatible: Counter[str] = Counter()
@@ -63,9 +70,18 @@ class Reports:
 
     def now_ns(self) -> int:
         """Return the node's clock, ns; simulated time where the node uses it."""
-        # without the object that ``Clock.now`` makes: a reset waits for it
+        # A reset waits for it, so that nothing is asked or made that need not be.
+        if not self._is_simulated:
+            return time.time_ns()
         with self._clock:
             return int(self._clock.get_now().nanoseconds)
+
+    def _note_clock(self, jump: TimeJump) -> None:
+        self._is_simulated = self._has_simulated_time()
+
+    def _has_simulated_time(self) -> bool:
+        with self._clock:
+            return bool(self._clock.get_ros_time_override_is_enabled())
 
     def event(self, event: protocol.Event) -> None:
         """Publish an event of the engine's or the node's own."""

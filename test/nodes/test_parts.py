@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,11 @@ pytest.importorskip("rclpy")
 
 import rclpy
 from builtin_interfaces.msg import Duration
+from rclpy.clock_type import ClockType
 from rclpy.context import Context
 from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.time import Time
 from std_srvs.srv import SetBool, Trigger
 
 from flashrt_ros.engine.protocol import ChannelInfo, FieldInfo, ModelInfo
@@ -32,6 +36,7 @@ from flashrt_ros.nodes.fence import Fence
 from flashrt_ros.nodes.frames import Frames
 from flashrt_ros.nodes.goals import GoalChecker, goal_channel, only_field
 from flashrt_ros.nodes.process import shut_down, start_node
+from flashrt_ros.nodes.reports import Reports
 from flashrt_ros.nodes.services import fill_failure
 from flashrt_ros.nodes.spinning import Spinner
 from flashrt_ros.srv import ResetEpisode
@@ -47,6 +52,26 @@ def node() -> Iterator[Node]:
     yield node
     node.destroy_node()
     context.try_shutdown()
+
+
+class TestReports:
+    def test_time_is_the_nodes_clock_whenever_that_is_simulated(self, node: Node) -> None:
+        """Read without the clock where it is the system's: the change must not be missed."""
+        reports = Reports(node, "engine")
+
+        def simulate(is_wanted: bool) -> None:
+            parameter = Parameter("use_sim_time", Parameter.Type.BOOL, is_wanted)
+            assert all(result.successful for result in node.set_parameters([parameter]))
+
+        before_ns = time.time_ns()
+        assert before_ns <= reports.now_ns() <= time.time_ns()
+        simulate(True)
+        clock: Any = node.get_clock()
+        clock.set_ros_time_override(Time(nanoseconds=5, clock_type=ClockType.ROS_TIME))
+        assert reports.now_ns() == 5
+        assert Reports(node, "engine").now_ns() == 5
+        simulate(False)
+        assert before_ns <= reports.now_ns() <= time.time_ns()
 
 
 class TestFailures:

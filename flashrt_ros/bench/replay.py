@@ -164,7 +164,9 @@ def _compiled(
 ) -> tuple[Call | None, str]:
     """Compile the plan's programs and look at its chunk; or say why that is not done.
 
-    A program that can't be compiled runs as it is, and that is said.
+    It works on tensors of its own, as no one who compiles has an arena: of views of one memory
+    with several dtypes the compiler takes none that is written. A program that can't be compiled
+    runs as it is, and that is said.
     """
     why = _why_no_compiler(context, seconds)
     if why:
@@ -175,7 +177,8 @@ def _compiled(
     context.device.settle()
     expected = stand.views[CHUNK].clone()
     stand.put(before)
-    views, slots, keys = stand.views, stand.slots, stand.model.plan().nodes
+    views = {name: view.clone() for name, view in stand.views.items()}
+    slots, keys = stand.slots, stand.model.plan().nodes
     torch._dynamo.reset()
     plain = stand.model.programs()
     programs = {key: torch.compile(_with_own_code(plain[key]), dynamic=False) for key in keys}
@@ -200,7 +203,7 @@ def _compiled(
     if len(refusals) == len(keys):
         return None, f"torch.compile failed with {refusals[0]}"
     context.device.settle()
-    distance = float((stand.views[CHUNK] - expected).abs().max())
+    distance = float((views[CHUNK] - expected).abs().max())
     if not distance <= _CLOSE[getattr(stand.model, "dtype", "float32")]:
         return None, f"torch.compile gave a chunk that is off by {distance:.2g}"
     if refusals:

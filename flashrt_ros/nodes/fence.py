@@ -67,13 +67,14 @@ class Fence:
             env_index: Environment that moved.
             generation: Its generation now.
         """
-        told_of = self._told_of
         with self._lock:
             self._raise(env_index, generation)
-            if told_of.get(env_index, generation) < generation:
-                self._told.wait_for(
-                    lambda: told_of.get(env_index, generation) >= generation, TOLD_S
-                )
+            if self._told_of.get(env_index, generation) < generation:
+                self._wait_for_word(env_index, generation)
+
+    def _wait_for_word(self, env_index: int, generation: int) -> None:
+        told_of = self._told_of
+        self._told.wait_for(lambda: told_of.get(env_index, generation) >= generation, TOLD_S)
 
     def note(self, env_index: int, generation: int, tick: int = -1) -> None:
         """Make everything before a generation stale at once; never lowers.

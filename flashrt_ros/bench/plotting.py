@@ -213,6 +213,7 @@ def _bars(axes: Axes, panel: BarPanel) -> None:
             textcoords="offset points",
             va="center",
             fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
         )
     if panel.limit is not None:
         axes.axvline(panel.limit, color=BAD, lw=1.0, ls=(0, (4, 3)), zorder=1)

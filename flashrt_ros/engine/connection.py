@@ -35,10 +35,16 @@ class Connection:
         peer: Who connected.
         peer_fd: pidfd of the peer, or None; owned from here on.
         buffer: Receive buffer, shared by all connections of the one thread.
+        unsettled: Where it puts itself once it is doomed, or may want to write or no longer.
     """
 
     def __init__(
-        self, sock: socket.socket, peer: wire.Peer, peer_fd: int | None, buffer: bytearray
+        self,
+        sock: socket.socket,
+        peer: wire.Peer,
+        peer_fd: int | None,
+        buffer: bytearray,
+        unsettled: set[Connection],
     ) -> None:
         self.peer = peer
         self.peer_fd = peer_fd
@@ -49,6 +55,7 @@ class Connection:
         """An output found the socket full since the last :meth:`flush`."""
         self._socket = sock
         self._buffer = buffer
+        self._unsettled = unsettled
         self._unsent: deque[tuple[bytes, bool]] = deque()
         self._num_unsent_events = 0
         self._is_closed = False
@@ -65,6 +72,7 @@ class Connection:
         """Have the connection dropped by the server; the first reason counts."""
         if self.doom is None:
             self.doom = reason
+            self._unsettled.add(self)
 
     def receive(self) -> memoryview | None:
         """Return the next message, empty at its end; None when there is none yet.
@@ -99,13 +107,11 @@ class Connection:
     def try_output(self, message: bytes) -> bool:
         """Send an encoded output if the socket takes it now; outputs are never queued."""
         if self._unsent or self.doom is not None:
-            self.is_blocked = True
-            return False
+            return self._block()
         try:
             wire.send(self._socket, message)
         except BlockingIOError:
-            self.is_blocked = True
-            return False
+            return self._block()
         except OSError as error:
             self.condemn(f"could not be sent to: {error.strerror}")
             return False
@@ -114,6 +120,7 @@ class Connection:
     def flush(self) -> None:
         """Send what waits, as far as the socket takes it."""
         self.is_blocked = False
+        self._unsettled.add(self)
         while self._unsent and self.doom is None:
             message, is_event = self._unsent[0]
             try:
@@ -149,6 +156,11 @@ class Connection:
         if self.peer_fd is not None:
             os.close(self.peer_fd)
 
+    def _block(self) -> bool:
+        self.is_blocked = True
+        self._unsettled.add(self)
+        return False
+
     def _send(self, message: bytes, *, is_event: bool, fds: Sequence[int] = ()) -> None:
         if self.doom is not None:
             return
@@ -174,5 +186,6 @@ class Connection:
         elif not is_event and num_replies >= MAX_UNSENT_REPLIES:
             self.condemn(f"left {MAX_UNSENT_REPLIES} replies unread")
         else:
+            self._unsettled.add(self)
             self._unsent.append((message, is_event))
             self._num_unsent_events += is_event

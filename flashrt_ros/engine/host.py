@@ -188,17 +188,20 @@ class Host:
 
     def _turn(self) -> None:
         events = self._events()
-        if events:
-            self._served_ns = self._clock_ns()
         self._run_deadlines()
-        is_first = True
+        is_serving = False
         for fd, mask in events:
             owner = self._owners.get(fd)
             if owner is not None:
-                if not is_first:
+                if is_serving:
                     self._run_deadlines()
-                is_first = False
                 owner.serve(fd, mask)
+                is_serving = True
+            elif fd == self._timer_fd:
+                # else it stays ready, and there is no looking and no sleep before it is set again
+                self._set_timer(None)
+        if is_serving:
+            self._served_ns = self._clock_ns()
         has_dropped = False
         for clients in self._clients:
             has_dropped = clients.settle() or has_dropped
@@ -300,6 +303,9 @@ class Host:
         """Take what is ready; where nothing else can be done, look for it, then sleep."""
         if self._has_timed_work() or self._can_fill():
             return self._poll.poll(0)
+        for clients in self._clients:
+            if clients.unsettled:  # since what was sent last
+                return self._poll.poll(0)
         deadline, now_ns = self._next_deadline_ns(), self._clock_ns()
         wake_ns = deadline
         for engine in self._engines:
@@ -337,11 +343,14 @@ class Host:
 
     def _sleep(self, wake_ns: int | None) -> list[tuple[int, int]]:
         """Sleep until something is ready, or until then."""
-        # Setting the timer also takes back an expiry: what was due then has moved since.
         if wake_ns != self._armed_ns:
-            linux.set_timer(self._timer_fd, wake_ns)
-            self._armed_ns = wake_ns
+            self._set_timer(wake_ns)
         return self._poll.poll(None)
+
+    def _set_timer(self, wake_ns: int | None) -> None:
+        """Set the timer, or disarm it; also takes back an expiry."""
+        linux.set_timer(self._timer_fd, wake_ns)
+        self._armed_ns = wake_ns
 
 
 def _earlier(one_ns: int | None, other_ns: int) -> int:

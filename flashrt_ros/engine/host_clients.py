@@ -37,6 +37,10 @@ class Clients:
         clock_ns: CLOCK_MONOTONIC.
         run_deadlines: Called between the last messages of a client that is dead.
         on_stop: Called when a client asks to stop.
+
+    Attributes:
+        unsettled: Connections that are to be dropped, or may have to be watched otherwise;
+            :meth:`settle` does so.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Clients:
         self._sessions: dict[int, Session] = {}
         self._peer_fds: dict[int, Session] = {}
         self._writing: set[int] = set()
+        self.unsettled: set[Connection] = set()
         self._is_closed = False
         self._is_accepting = True
         self._is_calling = False
@@ -101,9 +106,7 @@ class Clients:
         Returns:
             Whether a connection ended, and its descriptors are free.
         """
-        num_before = len(self._sessions)
-        self._reap()
-        has_dropped = len(self._sessions) < num_before
+        has_dropped = bool(self.unsettled) and self._reap()
         if self._is_calling:
             self._is_calling = False
             self._accept()
@@ -154,13 +157,18 @@ class Clients:
 
     # coming and going ------------------------------------------------------------------------
 
-    def _reap(self) -> None:
-        for fd, session in list(self._sessions.items()):
-            connection = session.connection
+    def _reap(self) -> bool:
+        num_before = len(self._sessions)
+        while self.unsettled:
+            connection = self.unsettled.pop()
+            session = self._sessions.get(connection.fd)
+            if session is None or session.connection is not connection:
+                continue  # it was refused, or has been dropped
             if connection.doom is not None:
                 self._drop(session, connection.doom)
-            elif connection.wants_write != (fd in self._writing):
-                self._watch_writing(fd, connection.wants_write)
+            elif connection.wants_write != (connection.fd in self._writing):
+                self._watch_writing(connection.fd, connection.wants_write)
+        return len(self._sessions) < num_before
 
     def _watch(self, fd: int) -> None:
         self._poll.register(fd, select.POLLIN)
@@ -190,7 +198,8 @@ class Clients:
         sock.setblocking(False)
         peer = wire.peer_credentials(sock)
         refusal = self._refusal(sock, peer)
-        connection = Connection(sock, peer, wire.peer_descriptor(sock, peer), self._buffer)
+        peer_fd = wire.peer_descriptor(sock, peer)
+        connection = Connection(sock, peer, peer_fd, self._buffer, self.unsettled)
         if refusal is not None:
             logger.warning("%s is refused: %s", connection, refusal)
             connection.fail(0, refusal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.engine.host import FillingMember, Host, Member
+from flashrt_ros.engine.host import ASK_NS, FillingMember, Host, Member
 from flashrt_ros.engine.host_slack import Slack
 from flashrt_ros.errors import DeviceLostError, EngineGoneError
 from test.engine.conftest import StandInEngine
@@ -26,31 +27,53 @@ from test.engine.conftest import StandInEngine
 MS = 1_000_000
 RESERVE_NS = MS // 2
 TURN_NS = 20_000
+TALKER_FD = 1 << 30
 _numbers = itertools.count()
 
 
 @dataclass
 class Clock:
-    """Moves when something works, or sleeps."""
+    """Moves when something works, or sleeps; who talks does so at a period, 0 for never."""
 
     now_ns: int = MS
     armed_ns: int | None = None
+    timer_fd: int = -1
+    talk_ns: int = 0
+    said_ns: int = 0
+    num_messages: int = 0
+    num_sleeps: int = 0
+    num_looks: int = 0
 
     def __call__(self) -> int:
         self.now_ns += 100  # what is asked twice is answered twice
         return self.now_ns
 
     def poll(self, timeout_ms: int | None) -> list[tuple[int, int]]:
-        """Stand for ``poll`` with no clients: sleep until the timer."""
+        """Stand for ``poll``: the timer stays ready until it is set again."""
         if timeout_ms is None:
-            assert self.armed_ns is not None, "it would sleep for ever"
-            self.now_ns = max(self.now_ns, self.armed_ns)
+            self.num_sleeps += 1
+            wakes = [self.said_ns + self.talk_ns] if self.talk_ns else []
+            wakes += [] if self.armed_ns is None else [self.armed_ns]
+            assert wakes, "it would sleep for ever"
+            self.now_ns = max(self.now_ns, min(wakes))
         else:
+            self.num_looks += 1
             self.now_ns += TURN_NS
-        return []
+        ready = []
+        if self.armed_ns is not None and self.now_ns >= self.armed_ns:
+            ready.append((self.timer_fd, select.POLLIN))
+        if self.talk_ns and self.now_ns >= self.said_ns + self.talk_ns:
+            ready.append((TALKER_FD, select.POLLIN))
+        return ready
+
+    def serve(self, fd: int, mask: int) -> None:
+        """Stand for the clients that talk."""
+        self.num_messages += 1
+        self.now_ns += TURN_NS
+        self.said_ns = self.now_ns
 
     def set_timer(self, fd: int, wake_ns: int | None) -> None:
-        self.armed_ns = wake_ns
+        self.timer_fd, self.armed_ns = fd, wake_ns
 
 
 @dataclass
@@ -161,8 +184,10 @@ class Filling(Bare):
 
 
 @contextmanager
-def hosted(clock: Clock, members: list[tuple[Any, Slack | None]]) -> Iterator[Host]:
-    """Make a host whose loop runs on a clock of the test."""
+def hosted(
+    clock: Clock, members: list[tuple[Any, Slack | None]], *, busy_poll_us: int = 0
+) -> Iterator[Host]:
+    """Make a host whose loop runs on a clock of the test, and hears who talks on it."""
     with ExitStack() as exits:
         patch = exits.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(linux, "set_timer", clock.set_timer)
@@ -173,8 +198,9 @@ def hosted(clock: Clock, members: list[tuple[Any, Slack | None]]) -> Iterator[Ho
             made.append(
                 Member(engine, address) if slack is None else FillingMember(engine, address, slack)
             )
-        served = exits.enter_context(Host(made, clock_ns=clock))
+        served = exits.enter_context(Host(made, clock_ns=clock, busy_poll_us=busy_poll_us))
         patch.setattr(served, "_poll", clock)
+        patch.setitem(served._owners, TALKER_FD, clock)
         clock.register = clock.unregister = lambda *arguments: None  # type: ignore[attr-defined]
         yield served
 
@@ -204,6 +230,8 @@ pytestmark = pytest.mark.usefixtures("runtime_folder")
     a_us=st.integers(1, 30_000),
     b_us=st.integers(1, 30_000),
     on_device=st.tuples(st.booleans(), st.booleans()),
+    talk_us=st.sampled_from([0, 100, 1000]),
+    busy_poll_us=st.sampled_from([0, 50, 5000]),
 )
 def test_no_node_is_submitted_that_does_not_fit(
     runtime_folder: Path,
@@ -213,9 +241,11 @@ def test_no_node_is_submitted_that_does_not_fit(
     a_us: int,
     b_us: int,
     on_device: tuple[bool, bool],
+    talk_us: int,
+    busy_poll_us: int,
 ) -> None:
     """Without a floor: what took the same each time is never under way at a deadline."""
-    clock = Clock()
+    clock = Clock(talk_ns=talk_us * 1000)
     timed = [
         Timed(
             clock,
@@ -228,7 +258,8 @@ def test_no_node_is_submitted_that_does_not_fit(
     ]
     takes_ns = {"a": a_us * 1000, "b": b_us * 1000}
     filling, slack = make(clock, takes_ns, others=timed, is_device=on_device[1])
-    with hosted(clock, [*((one, None) for one in timed), (filling, slack)]) as served:
+    members = [*((one, None) for one in timed), (filling, slack)]
+    with hosted(clock, members, busy_poll_us=busy_poll_us) as served:
         run(served, clock, 400 * MS)
     for at_ns, kind, deadline_ns in filling.submitted:
         assert deadline_ns is not None
@@ -247,6 +278,8 @@ def test_no_node_is_submitted_that_does_not_fit(
     takes_ms=st.integers(1, 60),
     floor_ms=st.integers(1, 200),
     is_device=st.booleans(),
+    talk_us=st.sampled_from([0, 100, 1000]),
+    busy_poll_us=st.sampled_from([0, 50, 5000]),
 )
 def test_no_node_waits_longer_than_the_floor_says(
     runtime_folder: Path,
@@ -255,15 +288,17 @@ def test_no_node_waits_longer_than_the_floor_says(
     takes_ms: int,
     floor_ms: int,
     is_device: bool,
+    talk_us: int,
+    busy_poll_us: int,
 ) -> None:
     """Whatever the others have to do, also where they never come to rest."""
-    clock = Clock()
+    clock = Clock(talk_ns=talk_us * 1000)
     timed = Timed(clock, period_ns=period_ms * MS, node_ns=node_us * 1000)
     takes_ns = {"a": takes_ms * MS, "b": takes_ms * MS}
     filling, slack = make(
         clock, takes_ns, others=[timed], is_device=is_device, floor_ns=floor_ms * MS
     )
-    with hosted(clock, [(timed, None), (filling, slack)]) as served:
+    with hosted(clock, [(timed, None), (filling, slack)], busy_poll_us=busy_poll_us) as served:
         run(served, clock, 8 * (2 * floor_ms + takes_ms) * MS + 200 * MS)
     # On a device it waits twice: to be taken in, and for the next one. A node of the others
     # that began before, and turns of the loop, come on top.
@@ -363,6 +398,149 @@ def test_two_with_deadlines_take_turns() -> None:
         assert abs(timed[0].left - timed[1].left) <= 1
         run(served, clock, 100 * MS)
     assert max(timed[0].lateness_ns + timed[1].lateness_ns) <= MS
+
+
+# looking for messages ------------------------------------------------------------------------
+
+
+def talk_once(served: Host, clock: Clock) -> None:
+    """Have a message served now, and none after it."""
+    before, clock.talk_ns = clock.num_messages, 1
+    while clock.num_messages == before:
+        served._turn()
+    clock.talk_ns = 0
+
+
+def test_an_expired_timer_keeps_nobody_awake() -> None:
+    """A deadline is no message: after it the loop sleeps until the next, and looks no more."""
+    clock = Clock()
+    timed = Timed(clock, num_nodes=0)
+    with hosted(clock, [(timed, None)], busy_poll_us=50) as served:
+        run(served, clock, 1000 * MS)
+        assert len(timed.lateness_ns) >= 50
+        assert clock.num_sleeps <= len(timed.lateness_ns) + 1
+        assert clock.num_looks <= len(timed.lateness_ns)
+
+
+def test_who_looks_sleeps_once_the_time_is_up() -> None:
+    clock = Clock()
+    timed = Timed(clock, has_deadline=False, num_nodes=0)
+    with hosted(clock, [(timed, None)], busy_poll_us=10_000) as served:
+        timed.has_deadline, timed.due_ns = True, 1000 * MS  # so that it wakes up again
+        talk_once(served, clock)
+        began_ns, num_sleeps = clock.now_ns, clock.num_sleeps
+        served._turn()
+        assert 0 <= clock.now_ns - began_ns - 10 * MS <= TURN_NS
+        assert clock.num_sleeps == num_sleeps
+        served._turn()
+        assert clock.num_sleeps == num_sleeps + 1
+
+
+def test_who_looks_takes_what_comes() -> None:
+    clock = Clock()
+    timed = Timed(clock, due_ns=1000 * MS, num_nodes=0)
+    with hosted(clock, [(timed, None)], busy_poll_us=10_000) as served:
+        talk_once(served, clock)
+        num_sleeps, clock.talk_ns = clock.num_sleeps, MS
+        run(served, clock, 100 * MS)
+        assert clock.num_messages >= 90
+        assert clock.num_sleeps == num_sleeps
+
+
+def test_who_looks_is_at_hand_for_a_deadline() -> None:
+    clock = Clock()
+    timed = Timed(clock, due_ns=5 * MS, num_nodes=0)
+    with hosted(clock, [(timed, None)], busy_poll_us=1_000_000) as served:
+        talk_once(served, clock)
+        num_sleeps = clock.num_sleeps
+        run(served, clock, 500 * MS)
+        assert clock.num_sleeps == num_sleeps, "it looked all the time"
+    assert len(timed.lateness_ns) >= 24
+    assert min(timed.lateness_ns) >= 0
+    assert max(timed.lateness_ns) <= 2 * TURN_NS
+
+
+@pytest.mark.parametrize("is_near", [False, True], ids=["slack", "no-slack"])
+def test_who_looks_is_at_hand_for_background_work(
+    monkeypatch: pytest.MonkeyPatch, is_near: bool
+) -> None:
+    """It begins when it is due, or once the deadline has passed that it is due too near to."""
+    clock = Clock()
+    timed = Timed(clock, due_ns=20 * MS, num_nodes=0)
+    due_ns = [20 * MS - RESERVE_NS // 2 if is_near else 10 * MS]
+    began_ns = []
+
+    def begin(now_ns: int) -> bool:
+        began_ns.append(now_ns)
+        due_ns.clear()
+        return False
+
+    monkeypatch.setattr(timed, "next_background_ns", lambda: due_ns[0] if due_ns else None)
+    monkeypatch.setattr(timed, "background", begin)
+    with hosted(clock, [(timed, None)], busy_poll_us=1_000_000) as served:
+        talk_once(served, clock)
+        num_sleeps = clock.num_sleeps
+        run(served, clock, 100 * MS)
+        assert clock.num_sleeps == num_sleeps, "it looked all the time"
+    assert len(began_ns) == 1
+    assert 0 <= began_ns[0] - (20 * MS if is_near else 10 * MS) <= 2 * TURN_NS
+    assert max(timed.lateness_ns) <= 2 * TURN_NS
+
+
+@pytest.mark.parametrize("busy_poll_us", [50, 1_000_000])
+def test_nobody_looks_past_a_device_that_is_done(
+    monkeypatch: pytest.MonkeyPatch, busy_poll_us: int
+) -> None:
+    """Each node follows the one before as soon as without anybody who talks."""
+    clock = Clock()
+    timed = Timed(clock, period_ns=50 * MS, num_nodes=20, is_device=True)
+    late_ns = []
+    submit = timed.advance
+
+    def advance() -> bool:
+        if timed.left < timed.num_nodes:
+            late_ns.append(clock.now_ns - timed.done_ns)
+        return submit()
+
+    monkeypatch.setattr(timed, "advance", advance)
+    with hosted(clock, [(timed, None)], busy_poll_us=busy_poll_us) as served:
+        talk_once(served, clock)
+        clock.talk_ns = MS
+        run(served, clock, 500 * MS)
+    assert len(late_ns) >= 100
+    assert max(late_ns) <= ASK_NS + 3 * TURN_NS
+
+
+@pytest.mark.parametrize("is_device", [False, True])
+def test_nobody_looks_past_a_filling_member(is_device: bool) -> None:
+    """What fits runs on while others talk, and while their next message is looked for."""
+    clock = Clock()
+    timed = Timed(clock, has_deadline=False)
+    filling, slack = make(clock, {"a": MS, "b": MS}, others=[timed], is_device=is_device)
+    with hosted(clock, [(timed, None), (filling, slack)], busy_poll_us=1_000_000) as served:
+        talk_once(served, clock)
+        run(served, clock, 100 * MS)
+        clock.talk_ns = MS // 2
+        run(served, clock, 100 * MS)
+    times = [at_ns for at_ns, _, _ in filling.submitted]
+    assert len(times) >= 150
+    assert max(b - a for a, b in itertools.pairwise(times)) <= MS + ASK_NS + 6 * TURN_NS
+
+
+def test_a_stop_ends_the_look(runtime_folder: Path) -> None:
+    """Real sockets: who would look for an hour does not keep the process from its end."""
+    name, engine = f"host/{os.getpid()}/{next(_numbers)}", StandInEngine()
+    with ExitStack() as exits:
+        exits.enter_context(engine.channel)
+        address = exits.enter_context(EngineSocket(name))
+        served = exits.enter_context(Host([Member(engine, address)], busy_poll_us=3_600_000_000))
+        thread = threading.Thread(target=served.run)
+        thread.start()
+        with EngineClient(name, timeout_s=60.0) as client:
+            client.ping()
+            served.stop()
+            thread.join(60.0)
+            assert not thread.is_alive()
 
 
 # estimates -----------------------------------------------------------------------------------

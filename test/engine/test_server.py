@@ -5,8 +5,10 @@ from __future__ import annotations
 import array
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,55 @@ def test_a_client_that_does_not_read_is_cut_off(
         bystander.ping()
         served.wait_for_clients(1)
     assert f"left {MAX_UNSENT_REPLIES} replies unread" in caplog.text
+
+
+@pytest.mark.parametrize("busy_poll_us", [0, 3_600_000_000], ids=["sleeps", "looks"])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_events_of_a_plan_reach_who_reads_late_and_end_who_does_not(
+    runtime_folder: Path, standin: Any, is_read: bool, busy_poll_us: int
+) -> None:
+    """Nothing else happens that could have the loop look at the connection again."""
+    num_events = 200 if is_read else 600  # the socket takes less than 100
+
+    def advance() -> bool:
+        standin.work -= 1
+        for tick in range(num_events):
+            standin.sink.event(
+                protocol.Event(int(protocol.EventKind.GOAL), 1, 0, 1, tick, "", 0, "x" * 2000)
+            )
+        return False
+
+    def begin_work(request: Any) -> Any:
+        standin.work = 1
+        return protocol.Ack(request.rid)
+
+    standin.advance, standin.on_handle = advance, begin_work
+    name = f"events/{os.getpid()}/{is_read}"
+    with ExitStack() as exits:
+        server = exits.enter_context(
+            EngineServer(standin, EngineSocket(name), busy_poll_us=busy_poll_us)
+        )
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        exits.callback(thread.join, 60)
+        exits.callback(server.stop)
+        sock = exits.enter_context(address.connect(name, timeout_s=60))
+        sock.settimeout(60)
+        sock.send(protocol.encode(protocol.Hello(1, protocol.PROTOCOL_VERSION, "raw", 0)))
+        sock.send(protocol.encode(protocol.Subscribe(2, 0, False, False, True)))
+        sock.send(protocol.encode(protocol.Drop(3, "x")))
+        told = [protocol.decode_from_engine(sock.recv(65536)) for _ in range(3)]
+        assert told[2] == protocol.Ack(3)
+        if is_read:
+            for tick in range(num_events):
+                message = protocol.decode_from_engine(sock.recv(65536))
+                assert isinstance(message, protocol.Event)
+                assert message.tick == tick
+        else:
+            expires = time.monotonic() + 60
+            while server.num_clients:
+                assert time.monotonic() < expires
+                time.sleep(0.001)
 
 
 @pytest.mark.parametrize(

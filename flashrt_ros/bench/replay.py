@@ -164,9 +164,8 @@ def _compiled(
 ) -> tuple[Call | None, str]:
     """Compile the plan's programs and look at its chunk; or say why that is not done.
 
-    It works on tensors of its own, as no one who compiles has an arena: of views of one memory
-    with several dtypes the compiler takes none that is written. A program that can't be compiled
-    runs as it is, and that is said.
+    On tensors of its own: the compiler refuses to write views of one memory that differ in dtype,
+    and who compiles has no arena. A program that can't be compiled runs as it is, and that is said.
     """
     why = _why_no_compiler(context, seconds)
     if why:

@@ -11,6 +11,7 @@ from flashrt_ros.bench.models import NUM_BUFFERS, StatefulPolicy
 from flashrt_ros.bench.result import Line, LinePanel, Row, absent, at_most
 from flashrt_ros.bench.sampling import NO_SAMPLE, Budget, Case, Plan, Samples, median, p99
 from flashrt_ros.bench.stand import Stand
+from flashrt_ros.engine import protocol
 
 MAX_RATIO = 1.05
 """Of a restore's time to the raw copy's, from :data:`RATIO_FROM` bytes up."""
@@ -93,7 +94,9 @@ def _measure(context: Context, size: int, seconds: float) -> dict[str, Samples]:
         restore = stand.restoring()
 
         def restore_by_engine() -> object:
-            return None if restore().path == "copy" else NO_SAMPLE
+            reply = restore()
+            by_copy = isinstance(reply, protocol.Moved) and reply.path == "copy"
+            return None if by_copy else NO_SAMPLE
 
         def loop() -> None:
             for name, value in saved.items():

@@ -11,6 +11,7 @@ from flashrt_ros.bench.models import StatefulPolicy
 from flashrt_ros.bench.result import Line, LinePanel, Row, absent, at_most
 from flashrt_ros.bench.sampling import NO_SAMPLE, Budget, Case, Plan, Samples, median, p99
 from flashrt_ros.bench.stand import Stand
+from flashrt_ros.engine import protocol
 
 MAX_ADDED_US = 10.0
 """What a flip may add to the replay after it."""
@@ -114,10 +115,13 @@ def _sample(context: Context, stand: Stand, seconds: float, text: str) -> dict[s
         lane.replay(key)
         return lane
 
+    reset = stand.restoring()
+
     def reset_and_replay() -> object:
-        path = stand.restore().path
+        reply = reset()
         environment.lane.replay(key)
-        return path if path == "flip" else NO_SAMPLE
+        is_flip = isinstance(reply, protocol.Moved) and reply.path == "flip"
+        return None if is_flip else NO_SAMPLE
 
     cases = {
         "replay": Case(replay, stand.timer, stand.refill),

@@ -47,20 +47,20 @@ class Robot(Node):
     """Publishes both cameras under one stamp, and the joints.
 
     Args:
-        sees: Whether it has cameras.
+        has_cameras: Whether it publishes pictures too.
     """
 
-    def __init__(self, sees: bool) -> None:
+    def __init__(self, *, has_cameras: bool) -> None:
         super().__init__("bench_robot")
         self._images = {}
-        for camera in CAMERAS if sees else ():
+        for camera in CAMERAS if has_cameras else ():
             image = Image(height=HEIGHT, width=WIDTH, encoding="rgb8", step=3 * WIDTH)
             image.data = array("B", pixels(camera).tobytes())
             publisher = self.create_publisher(Image, camera, qos_profile_sensor_data)
             self._images[camera] = (image, publisher)
         self._joints = JointState(name=list(JOINT_NAMES), position=[0.0, 0.0])
         self._publisher = self.create_publisher(JointState, "joint_states", qos_profile_sensor_data)
-        if sees:
+        if has_cameras:
             self._every(CAMERA_HZ, self._see)
         self._every(JOINTS_HZ, self._feel)
 
@@ -83,10 +83,15 @@ def main(arguments: Sequence[str]) -> int:
 
     Args:
         arguments: ``joints`` for those alone, nothing for all.
+
+    Raises:
+        SystemExit: Something else.
     """
+    if list(arguments) not in ([], [ONLY_JOINTS]):
+        raise SystemExit(f"expected nothing or '{ONLY_JOINTS}', found '{' '.join(arguments)}'")
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.ALL)
     executor = SingleThreadedExecutor()
-    executor.add_node(Robot(sees=arguments != [ONLY_JOINTS]))
+    executor.add_node(Robot(has_cameras=not arguments))
     try:
         executor.spin()
     except (ExternalShutdownException, KeyboardInterrupt):

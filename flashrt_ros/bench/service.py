@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,8 +36,9 @@ _TINY_SIZE = 1 << 20
 _WORK = {"cpu": 4, "cuda": 64}
 """Matrix products in each node of the plan that keeps the engine busy."""
 
-_BUSY_POLL_US = {"cpu": 0, "cuda": 100_000}
-"""Keeps the engine awake from one call to the next, as a robot's engine is by its ticks.
+_ENGINE_POLL_US = {"cpu": BUSY_POLL_US, "cuda": 100_000}
+"""How long the engine looks for the next message; on a GPU from one call to the next, so that it
+stays awake, as a robot's engine is kept awake by its messages.
 
 Not where cores are few and shared: there it would spend its share of one on looking, and be
 made to wait when it is needed.
@@ -48,6 +50,9 @@ _NODE_POLL_US = {"cpu": BUSY_POLL_US, "cuda": 200}
 _BUSY_HZ = 100.0
 _PACE_S = {"cpu": 0.03, "cuda": 0.012}
 """Between two calls: longer than the refill of the lane that a reset has left."""
+
+_JOINTS = "joints"
+"""``ONLY_JOINTS`` of the publisher, which imports rclpy."""
 
 _NODE: dict[str, Value] = {"cameras": [""], "joint_field": "position", "tick_source": "step"}
 _SETTLE_S = 0.01
@@ -75,18 +80,16 @@ def run(context: Context) -> Result:
         num_standby_lanes=1,
         capsule_quota_bytes=6 * size,
         capsule_host_quota_bytes=0,
-        busy_poll_us=_BUSY_POLL_US[context.device.name],
+        busy_poll_us=_ENGINE_POLL_US[context.device.name],
     )
     factory = stateful_factory(size, _WORK[context.device.name])
     node = {**_NODE, "busy_poll_us": _NODE_POLL_US[context.device.name]}
-    # A node that nobody feeds has nothing to reset, and has forgotten how to call the engine.
-    joints = python_module("flashrt_ros.bench.robot_publisher", "joints")
-    cast = Cast(
-        parameters,
-        factory,
-        policy_node=node if has_ros else None,
-        others=[("joints", joints)] if has_ros else [],
-    )
+    cast = Cast(parameters, factory)
+    if has_ros:
+        # Fed as a robot's is: what an idle node runs at a reset is in no cache any more, and
+        # nothing would be dropped.
+        joints = python_module("flashrt_ros.bench.robot_publisher", _JOINTS)
+        cast = replace(cast, policy_node=node, others=[(_JOINTS, joints)])
     context.say("starting an engine")
     with ExitStack() as exits:
         if has_ros:

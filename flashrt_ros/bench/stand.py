@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -169,12 +169,14 @@ class Stand:
 
     def restore(self, capsule: str = "home") -> protocol.Moved:
         """Bring a capsule back, as an episode's reset."""
-        return self.restoring(capsule)()
+        reply = self.restoring(capsule)()
+        assert isinstance(reply, protocol.Moved)
+        return reply
 
-    def restoring(self, capsule: str = "home") -> Callable[[], protocol.Moved]:
-        """Return the verb of :meth:`restore`, its message made."""
+    def restoring(self, capsule: str = "home") -> Callable[[], protocol.Reply]:
+        """Return :meth:`restore` with its message made: what is left is the engine's part."""
         request = protocol.Restore(0, 0, capsule, False, None, True, "", 0)
-        return cast("Callable[[], protocol.Moved]", partial(self.engine.handle, request))
+        return partial(self.engine.handle, request)
 
     def snapshot(self, name: str) -> protocol.CapsuleReply:
         """Freeze the boundary, in place of the capsule of that name."""

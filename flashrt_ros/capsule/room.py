@@ -93,7 +93,7 @@ class Room:
             NotYet: They are.
             CapsuleQuotaError: Pins leave no room to fetch them into.
         """
-        residence = capsule.residence
+        residence = capsule.residence  # asked without detours: every restore comes by
         if not residence.blocks:
             self.check_claimable(self.lowest)
             self._want(capsule)

@@ -39,7 +39,7 @@ class Block:
     alive; after :meth:`close` the pages go when the last of them goes.
 
     Attributes:
-        address: Of the first byte; a multiple of the page.
+        address: Of the first byte, constant; a multiple of the page. Plain, as every copy asks.
 
     Args:
         num_bytes: Bytes wanted; rounded up to whole pages.
@@ -48,6 +48,8 @@ class Block:
         SpecError: ``num_bytes`` is not positive.
         BackendError: The kernel has no such memory.
     """
+
+    address: int
 
     def __init__(self, num_bytes: int) -> None:
         if num_bytes <= 0:

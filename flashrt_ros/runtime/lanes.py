@@ -16,6 +16,9 @@ from flashrt_ros.runtime.spec import CAPSULE_ROLES, ShapeKey
 class Lane:
     """One lane and its graphs.
 
+    Attributes:
+        address: Of the lane's first byte, where STATE begins; constant. Plain, as every copy asks.
+
     Args:
         graphs: Captured over every lane of their arena.
         index: Which lane.
@@ -28,7 +31,6 @@ class Lane:
         self._graphs = graphs
         self._index = index
         self.address = graphs.arena.lane_address(index)
-        """Address of the lane's first byte, where STATE begins."""
         self._views = graphs.arena.views(index)
         self._poison = ""
 
@@ -293,7 +295,11 @@ class LanePool:
         """
         if max_bytes <= 0:
             raise SpecError("a slice has no bytes", expected="a positive size", found=max_bytes)
-        due = [standby for standby in self._unfilled() if standby.not_before_ns <= now_ns]
+        due = [
+            standby
+            for standby in self._standbys
+            if standby.not_before_ns <= now_ns and not self._is_whole(standby)
+        ]
         if self._home is None or not due:
             return False
         standby = due[0]
@@ -315,15 +321,10 @@ class LanePool:
             return None
         nearest: int | None = None
         for standby in self._standbys:
-            is_first = nearest is None or standby.not_before_ns < nearest
-            if is_first and standby.num_copied != self._capsule_bytes:
+            is_earlier = nearest is None or standby.not_before_ns < nearest
+            if is_earlier and standby.num_copied != self._capsule_bytes:
                 nearest = standby.not_before_ns
         return nearest
-
-    def _unfilled(self) -> list[_Standby]:
-        if self._home is None:
-            return []
-        return [standby for standby in self._standbys if not self._is_whole(standby)]
 
     def _is_whole(self, standby: _Standby) -> bool:
         return self._home is not None and standby.num_copied == self._capsule_bytes

@@ -95,6 +95,7 @@ TORCH_FREE = [
     "flashrt_ros.engine.host_channels",
     "flashrt_ros.engine.host_process",
     "flashrt_ros.engine.leaving",
+    "flashrt_ros.engine.members",
     "flashrt_ros.engine.protocol",
     "flashrt_ros.engine.shared",
     "flashrt_ros.engine.slots",
@@ -102,6 +103,7 @@ TORCH_FREE = [
     "flashrt_ros.episode.client",
     "flashrt_ros.planner.config",
     "flashrt_ros.planner.grammar",
+    "flashrt_ros.planner.members",
 ]
 
 

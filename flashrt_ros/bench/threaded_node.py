@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 import threading
 
-from flashrt_ros.engine.__main__ import load_model, read_config
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.engine import Engine
 from flashrt_ros.engine.leaving import leave
+from flashrt_ros.engine.members import load_model, read_config
 from flashrt_ros.engine.server import EngineServer
 from flashrt_ros.nodes import policy_node
 from flashrt_ros.nodes.process import run_node

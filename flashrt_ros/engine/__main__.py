@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flashrt_ros.engine.address import EngineSocket
-from flashrt_ros.engine.config import EngineConfig
-from flashrt_ros.engine.host import Member
-from flashrt_ros.engine.host_channels import Commons
-from flashrt_ros.engine.host_process import MemberPlan, request_priority, serve_members
-from flashrt_ros.engine.hosting import (
-    Stopper,
-    add_options,
-    read_settings,
-    run_process,
-)
+from flashrt_ros.engine.host_process import serve_members
+from flashrt_ros.engine.hosting import Stopper, add_options, run_process
 from flashrt_ros.engine.leaving import leave
-
-if TYPE_CHECKING:
-    from flashrt_ros.models.base import PolicyModel
-
-__all__ = ["load_model", "main", "member_plan", "read_config", "request_priority"]
+from flashrt_ros.engine.members import member_plan, read_config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,66 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve_members(plans, stopper, ready_fd=options.ready_fd)
 
     return run_process("flashrt_ros.engine", options.log_level, work)
-
-
-def read_config(file: str, *, name: str = "", device: str = "") -> EngineConfig:
-    """Read a configuration from a YAML or JSON file.
-
-    Args:
-        file: Its path; "-" for standard input, "" for the defaults.
-        name: Takes the place of the file's name for the engine, unless "".
-        device: Takes the place of the file's device, unless "".
-
-    Raises:
-        ConfigError: The file can't be read, or is no mapping.
-        UnknownParameterError: Nothing declares a parameter in it.
-        ParameterTypeError: A parameter has another type.
-    """
-    return read_settings(file, EngineConfig, name=name, device=device)
-
-
-def load_model(config: EngineConfig, factory: str = "") -> PolicyModel:
-    """Build the model: the registry's, or what a factory of the user's own makes.
-
-    Args:
-        config: Names the model and its weights.
-        factory: ``"module:function"``, in place of the configuration's model.
-
-    Raises:
-        UnknownModelError: No such model, module or function.
-        WeightsError: The weights can't be used.
-    """
-    from flashrt_ros.models import registry
-
-    weights = Path(config.weights) if config.weights else None
-    return registry.create(factory or config.model, weights)
-
-
-def member_plan(config: EngineConfig, factory: str = "") -> MemberPlan:
-    """Plan an engine of a policy as a member of a process; nothing is loaded yet.
-
-    Args:
-        config: Validated.
-        factory: As of :func:`load_model`.
-    """
-
-    def build(address: EngineSocket, owned: ExitStack, commons: Commons) -> Member:
-        from flashrt_ros.engine.engine import Engine
-
-        model = load_model(config, factory)
-        shared = commons.shared(config, model, owned)
-        engine = Engine(model, config, shared=shared, feeds=commons.feeds(config))
-        commons.add(config.name, owned.enter_context(engine))
-        return Member(engine, address)
-
-    return MemberPlan(
-        name=config.name,
-        socket_group=config.socket_group,
-        device=config.device,
-        num_threads=config.num_threads,
-        build=build,
-        settings=config,
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

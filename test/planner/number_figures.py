@@ -15,9 +15,9 @@ import torch
 
 from flashrt_ros.engine import protocol
 from flashrt_ros.errors import FlashrtError
-from flashrt_ros.planner.__main__ import load_model
 from flashrt_ros.planner.config import CHECKED, FREE, PlannerConfig
 from flashrt_ros.planner.engine import PlannerEngine
+from flashrt_ros.planner.members import load_model
 from flashrt_ros.sim.instructions import sample_instruction, sample_scene
 from flashrt_ros.sim.outside import sample_outside
 

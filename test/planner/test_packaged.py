@@ -11,10 +11,10 @@ pytest.importorskip("tokenizers", reason="pip install flashrt_ros[lm] would run 
 from flashrt_ros.engine import protocol
 from flashrt_ros.errors import PayloadRangeError, UnknownModelError, UnsupportedError
 from flashrt_ros.models.planner_text import HOLDS, PLANNER_PREFIX, scene_text, turn_text
-from flashrt_ros.planner.__main__ import load_model
 from flashrt_ros.planner.config import PlannerConfig
 from flashrt_ros.planner.engine import PlannerEngine
 from flashrt_ros.planner.grammar import parse_plan
+from flashrt_ros.planner.members import load_model
 
 SCENE = scene_text(block=(0.243, 0.311), pusher=(0.104, 0.397))
 WORDS = "go round the block to the lower left, then back"

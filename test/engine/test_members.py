@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import logging
-import os
 from pathlib import Path
 
 import pytest
 
-from flashrt_ros.engine.__main__ import load_model, read_config, request_priority
 from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.members import load_model, read_config
 from flashrt_ros.errors import (
     ConfigError,
     ParameterTypeError,
@@ -78,18 +76,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_factory_that_is_not_there(factory: str) -> None:
     with pytest.raises(UnknownModelError, match=factory):
         load_model(EngineConfig(), factory)
-
-
-def test_a_refused_priority_is_said_and_the_engine_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    with caplog.at_level(logging.WARNING):
-        assert not request_priority(10)
-    assert "rtprio" in caplog.text
 
 
 def test_numbers_are_no_words(tmp_path: Path) -> None:

@@ -108,10 +108,12 @@ class Transport:
                 found=len(message),
             )
         try:
-            self._socket.send(message)
-        except OSError:
-            self._send(message, expires)  # waits until there is room, or says why there is none
-        try:
+            try:
+                self._socket.send(message)
+            except BlockingIOError:
+                self._send(message, expires)  # waits until there is room
+            except OSError as error:  # may be a signal's: nothing is sent twice
+                raise self._hung_up(error) from error
             return self._await(request, kind, max_fds, wait_s, expires, is_long)
         except FlashrtError:
             raise
@@ -254,9 +256,7 @@ class Transport:
                         )
                     ) from None
             except OSError as error:
-                # What the engine said before it hung up explains more than the hanging up.
-                last = self._last_failure()
-                raise self.end(last or self._ended(error.strerror)) from error
+                raise self._hung_up(error) from error
 
     def _take(
         self, max_fds: int = 0
@@ -282,6 +282,10 @@ class Transport:
                     f"a message of engine '{self.name}' could not be decoded", found=error
                 )
             ) from error
+
+    def _hung_up(self, error: OSError) -> FlashrtError:
+        # What the engine said before it hung up explains more than the hanging up.
+        return self.end(self._last_failure() or self._ended(error.strerror))
 
     def _last_failure(self) -> FlashrtError | None:
         while True:

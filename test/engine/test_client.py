@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -179,6 +180,118 @@ def test_a_call_that_a_signal_ended_leaves_its_answer_to_nobody(
                 client.ping()
         client.ping()
         assert not client._transport._late
+
+
+class Sends:
+    """A socket whose ``send`` goes on to something else once it is over, well or not."""
+
+    def __init__(self, client: EngineClient, after: Callable[[OSError | None], object]) -> None:
+        self._socket = client._transport._socket
+        self._after = after
+        client._transport._socket = self  # type: ignore[assignment]
+
+    def send(self, message: bytes) -> int:
+        try:
+            num_bytes = self._socket.send(message)
+        except OSError as error:
+            self._after(error)
+            raise
+        self._after(None)
+        return num_bytes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+class Once:
+    """Raises, the first time, as the handler of a signal that came during a call would."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.errors = [error]
+
+    def __call__(self, found: OSError | None) -> None:
+        if self.errors:
+            raise self.errors.pop()
+
+
+def test_a_signal_between_a_request_and_its_answer_costs_the_answer_alone(serve: Serve) -> None:
+    served = serve()
+    with served.client() as client:
+        Sends(client, Once(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            client.drop("x")
+        client.ping()
+        assert not client._transport._late
+    assert served.engine.trace.count("Drop") == 1
+
+
+def test_a_request_is_not_sent_again_after_an_error_that_came_with_it(serve: Serve) -> None:
+    """A handler may raise what a socket raises too, such as TimeoutError."""
+    served = serve()
+    with served.client() as client:
+        Sends(client, Once(TimeoutError("the handler's")))
+        with pytest.raises(EngineGoneError):
+            client.drop("x")
+        with pytest.raises(EngineGoneError):
+            client.ping()
+    served.wait_for_clients(0)
+    assert served.engine.trace.count("Drop") == 1
+
+
+def test_a_request_waits_for_room_and_is_sent_once(misbehave: Callable[[Answer], str]) -> None:
+    is_full = threading.Event()
+    found: list[Any] = []
+
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        assert is_full.wait(60)
+        while not isinstance(found[-1] if found else None, protocol.Drop):
+            found.append(protocol.decode_request(sock.recv(65536)))
+        sock.send(protocol.encode(protocol.Ack(found[-1].rid)))
+        found.append(protocol.decode_request(sock.recv(65536)))
+        sock.send(protocol.encode(protocol.Ack(found[-1].rid)))
+
+    def note(error: OSError | None) -> None:
+        if isinstance(error, BlockingIOError):
+            is_full.set()
+
+    with EngineClient(misbehave(answer), timeout_s=60) as client:
+        num_filling = fill(client)
+        Sends(client, note)
+        client.drop("x")
+        client.ping()
+    assert is_full.is_set(), "there was room"
+    assert all(isinstance(one, protocol.Release) for one in found[:num_filling])
+    assert [type(one) for one in found[num_filling:]] == [protocol.Drop, protocol.Ping]
+
+
+def test_a_request_that_finds_no_room_in_time_ends_the_connection(
+    misbehave: Callable[[Answer], str],
+) -> None:
+    is_over = threading.Event()
+
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        is_over.wait(60)
+
+    with EngineClient(misbehave(answer), timeout_s=60) as client:
+        fill(client)
+        with pytest.raises(EngineGoneError, match="takes no messages"):
+            client.call(protocol.Ping(0), protocol.Ack, timeout_s=0)
+        with pytest.raises(EngineGoneError, match="takes no messages"):
+            client.ping()
+        is_over.set()
+
+
+def fill(client: EngineClient) -> int:
+    """Send what has no answer until the socket is full; return how often."""
+    message = protocol.encode(protocol.Release(0, 0, 0))
+    for num_sent in itertools.count():
+        try:
+            client._transport._socket.send(message)
+        except BlockingIOError:
+            return num_sent
+    raise AssertionError
 
 
 def test_memory_that_did_not_come_is_missed(misbehave: Callable[[Answer], str]) -> None:

@@ -48,6 +48,7 @@ from flashrt_ros.engine.protocol.connections import (
     Stop,
     Welcome,
 )
+from flashrt_ros.engine.protocol.details import Detail, format_detail, parse_detail
 from flashrt_ros.engine.protocol.moves import (
     ActionRecord,
     Activate,
@@ -187,6 +188,7 @@ __all__ = [
     "Commit",
     "Committed",
     "Deactivate",
+    "Detail",
     "Drop",
     "Event",
     "EventKind",
@@ -247,4 +249,6 @@ __all__ = [
     "decode_from_engine",
     "decode_request",
     "encode",
+    "format_detail",
+    "parse_detail",
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ import torch
 
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.engine.batched_inputs import BatchedInputs
-from flashrt_ros.engine.identity import architecture
+from flashrt_ros.engine.identity import common_facts, graphs_of, schema_of
 from flashrt_ros.errors import ConfigError, SpecError
 from flashrt_ros.models.base import PolicyModel, Program
 from flashrt_ros.models.checks import check_model
@@ -145,26 +143,13 @@ def _fingerprint_of(
     num_threads: int,
     programs: Mapping[ShapeKey, Program],
 ) -> Fingerprint:
-    is_host = backend.name == "cpu"
-    with backend.ordered():
-        weights = model.weights_digest()
+    with backend.ordered():  # the weights are read
+        facts = common_facts(model, layout, backend, num_threads)
     return Fingerprint.of(
         {
-            "model": model.name,
-            "weights": weights,
-            "layout": layout.digest(),
-            "graphs": _names(model.programs()),
-            "replaced_graphs": _names(programs),
-            "channels": hashlib.sha256(repr(model.channels()).encode()).hexdigest()[:16],
+            **facts,
+            "channels": schema_of(model),
+            "replaced_graphs": graphs_of(programs),
             "rows": num_rows,
-            "torch": torch.__version__,
-            "cuda": "none" if is_host else torch.version.cuda or "none",
-            "device": architecture(backend),
-            "threads": num_threads if is_host else "any",
-            "byte_order": sys.byteorder,
         }
     )
-
-
-def _names(programs: Mapping[ShapeKey, Program]) -> str:
-    return ",".join(sorted("/".join(map(str, key)) for key in programs))

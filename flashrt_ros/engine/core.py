@@ -15,6 +15,7 @@ from flashrt_ros.engine.ages import Ages
 from flashrt_ros.engine.bindings import Bindings
 from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.config import EngineConfig
+from flashrt_ros.engine.emitter import Emitter
 from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.latches import Latches
 from flashrt_ros.engine.outlet import Outlet
@@ -22,8 +23,14 @@ from flashrt_ros.engine.protocol import Event, EventKind, GoalSource, OutputKind
 from flashrt_ros.engine.seams import Seams
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.storage import Storage
-from flashrt_ros.engine.timeline import ENVIRONMENT, Branch, Environment, Timeline
-from flashrt_ros.errors import ConfigError, PayloadRangeError, UnknownEnvironmentError
+from flashrt_ros.engine.timeline import (
+    ENVIRONMENT,
+    Branch,
+    Environment,
+    Timeline,
+    environment_of,
+)
+from flashrt_ros.errors import ConfigError, PayloadRangeError
 from flashrt_ros.models.base import NOISE_COUNTER, NOISE_SEED, PolicyModel
 from flashrt_ros.runtime.backend import Backend
 from flashrt_ros.runtime.lanes import Lane, LanePool
@@ -45,7 +52,7 @@ class NullSink:
 
 
 @dataclass(slots=True)
-class Core:
+class Core(Emitter):
     """The parts an engine is assembled from, and the few facts they all need.
 
     Attributes:
@@ -95,12 +102,7 @@ class Core:
         Raises:
             UnknownEnvironmentError: There is none of this index.
         """
-        if not 0 <= env_index < len(self.environments):
-            raise UnknownEnvironmentError(
-                f"there is no environment {env_index}",
-                expected=f"0 to {len(self.environments) - 1}",
-            )
-        return self.environments[env_index]
+        return environment_of(self.environments, env_index)
 
     def is_due(self, timeline: Timeline) -> bool:
         """Tell whether the next chunk is to be made: few actions are queued, or a goal is new."""
@@ -189,29 +191,6 @@ class Core:
         if node:
             detail += f" node={node}"
         self.emit(EventKind.GOAL, env, detail=detail)
-
-    def emit(
-        self,
-        kind: EventKind,
-        env: Environment,
-        *,
-        capsule_id: str = "",
-        duration_ns: int = 0,
-        detail: str = "",
-    ) -> None:
-        """Publish an event of an environment."""
-        self.sink.event(
-            Event(
-                kind=int(kind),
-                engine_epoch=self.epoch,
-                env_index=env.env_index,
-                generation=env.generation,
-                tick=env.position.tick,
-                capsule_id=capsule_id,
-                duration_ns=duration_ns,
-                detail=detail,
-            )
-        )
 
     def reseed(self, timeline: Timeline, seed: int, counter: int, *, beside: bool = False) -> None:
         """Write seed and counter into STATE and the host's copy; at a boundary only.

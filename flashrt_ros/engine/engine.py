@@ -26,7 +26,7 @@ from flashrt_ros.engine.requests import Requests
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.shared import SharedChannel
 from flashrt_ros.engine.ticks import Ticks
-from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline
+from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline, environment_of
 from flashrt_ros.engine.verbs import Verbs
 from flashrt_ros.engine.waits import Done, Wait, Waits
 from flashrt_ros.errors import (
@@ -133,7 +133,7 @@ class Engine:
         Raises:
             UnknownEnvironmentError: There is none of this index.
         """
-        return self.core.environment(env_index)
+        return environment_of(self.core.environments, env_index)
 
     def outlet(self, name: str) -> Outlet:
         """Return what the model's plans leave for other models, for their ``feeds``.

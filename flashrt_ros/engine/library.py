@@ -19,9 +19,9 @@ from flashrt_ros.engine.describe import capsule_info, timeline_infos
 from flashrt_ros.engine.keeping import Holding, Keeping
 from flashrt_ros.engine.moves import own_home
 from flashrt_ros.engine.storage import spare_key
-from flashrt_ros.engine.timeline import Environment
+from flashrt_ros.engine.timeline import Environment, environment_of
 from flashrt_ros.engine.waits import Answer, Done
-from flashrt_ros.errors import DeviceLostError, FlashrtError, UnknownEnvironmentError
+from flashrt_ros.errors import DeviceLostError, FlashrtError
 from flashrt_ros.runtime.arena import Block
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Library:
         Raises:
             UnknownEnvironmentError: There is no such environment.
         """
-        self._check_environment(request.env_index)
+        environment_of(self._core.environments, request.env_index)
         query = Query(
             label=request.label,
             name_prefix=request.name_prefix,
@@ -74,7 +74,7 @@ class Library:
             UnknownEnvironmentError: There is no such environment.
             CapsuleNotFoundError: There is no such capsule.
         """
-        self._check_environment(request.env_index)
+        environment_of(self._core.environments, request.env_index)
         found = self._core.fingerprint
         if request.capsule:
             key = home_name(request.env_index) if request.capsule == "home" else request.capsule
@@ -88,7 +88,7 @@ class Library:
             UnknownEnvironmentError: There is no such environment.
             SpecError: The rules are none; nothing is dropped.
         """
-        self._check_environment(request.env_index)
+        environment_of(self._core.environments, request.env_index)
         rules = Rules(
             older_than_ns=request.older_than_ns,
             label=request.label,
@@ -115,13 +115,6 @@ class Library:
         for info in infos:
             self._moves.forget(self._core.store.drop(info.id))
         return protocol.CapsulePage(request.rid, tuple(infos), len(chosen))
-
-    def _check_environment(self, env_index: int) -> None:
-        num_environments = len(self._core.environments)
-        if not 0 <= env_index < num_environments:
-            raise UnknownEnvironmentError(
-                f"there is no environment {env_index}", expected=f"0 to {num_environments - 1}"
-            )
 
     def _page(
         self, rid: int, found: list[Capsule], offset: int, limit: int

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from flashrt_ros.capsule.capsule import Capsule, GoalOrigin, Origin, Position
 from flashrt_ros.engine.channels import SlotMeta
 from flashrt_ros.engine.protocol import Moved
+from flashrt_ros.errors import UnknownEnvironmentError
 from flashrt_ros.runtime.backend import PASSED, Fence
 from flashrt_ros.runtime.lanes import Lane
 
@@ -147,6 +149,22 @@ class Environment(Timeline):
     boundaries: deque[Capsule] = field(default_factory=deque)
     interruptions: list[Interruption] = field(default_factory=list)
     last_reset: EpisodeReset | None = None
+
+
+_Environment = TypeVar("_Environment", bound=Environment)
+
+
+def environment_of(environments: Sequence[_Environment], env_index: int) -> _Environment:
+    """Return the environment of an index.
+
+    Raises:
+        UnknownEnvironmentError: There is none.
+    """
+    if not 0 <= env_index < len(environments):
+        raise UnknownEnvironmentError(
+            f"there is no environment {env_index}", expected=f"0 to {len(environments) - 1}"
+        )
+    return environments[env_index]
 
 
 def origin_of(goals: Mapping[str, SlotMeta], observation: SlotMeta | None, tick: int) -> Origin:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import sys
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
 
 from flashrt_ros.capsule.fingerprint import Fingerprint
-from flashrt_ros.engine.identity import architecture
+from flashrt_ros.engine.identity import common_facts, dtypes_of
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.engine.timeline import ENVIRONMENT
 from flashrt_ros.models.hybrid_lm import HybridLm
@@ -101,20 +99,10 @@ def _fingerprint(
     model: HybridLm, layout: ArenaLayout, backend: Backend, config: PlannerConfig
 ) -> Fingerprint:
     """Gather what decides the bytes of a text, as ``engine.identity`` does for a policy."""
-    is_host = backend.name == "cpu"
-    kept = [p.spec.dtype for p in layout.placements if p.offset < layout.capsule_bytes]
     return Fingerprint.of(
         {
-            "model": model.name,
-            "weights": model.weights_digest(),
-            "dtypes": " ".join(f"{dtype}:{n}" for dtype, n in sorted(Counter(kept).items())),
-            "layout": layout.digest(),
-            "graphs": ",".join(sorted("/".join(map(str, key)) for key in model.programs())),
+            **common_facts(model, layout, backend, config.num_threads),
+            "dtypes": dtypes_of(layout),
             "kernels": model.kernels.name,
-            "torch": torch.__version__,
-            "cuda": "none" if is_host else torch.version.cuda or "none",
-            "device": architecture(backend),
-            "threads": config.num_threads if is_host else "any",
-            "byte_order": sys.byteorder,
         }
     )

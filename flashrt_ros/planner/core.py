@@ -9,7 +9,7 @@ from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.store import CapsuleStore
 from flashrt_ros.engine.core import NullSink
-from flashrt_ros.engine.protocol import Event, EventKind
+from flashrt_ros.engine.emitter import Emitter
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.stats import Stats
 from flashrt_ros.engine.storage import Storage
@@ -68,7 +68,7 @@ class TextEnvironment(Environment):
 
 
 @dataclass(slots=True)
-class PlannerCore:
+class PlannerCore(Emitter):
     """The parts a planner engine is assembled from.
 
     Attributes:
@@ -105,26 +105,3 @@ class PlannerCore:
     def store(self) -> CapsuleStore:
         """The capsules."""
         return self.storage.store
-
-    def emit(
-        self,
-        kind: EventKind,
-        env: TextEnvironment,
-        *,
-        capsule_id: str = "",
-        duration_ns: int = 0,
-        detail: str = "",
-    ) -> None:
-        """Publish an event of an environment."""
-        self.sink.event(
-            Event(
-                kind=int(kind),
-                engine_epoch=self.epoch,
-                env_index=env.env_index,
-                generation=env.generation,
-                tick=env.position.tick,
-                capsule_id=capsule_id,
-                duration_ns=duration_ns,
-                detail=detail,
-            )
-        )

@@ -15,13 +15,13 @@ from flashrt_ros.engine.channels import WriterRing
 from flashrt_ros.engine.core import NullSink
 from flashrt_ros.engine.library import Library
 from flashrt_ros.engine.served import Sink, StepDone
+from flashrt_ros.engine.timeline import environment_of
 from flashrt_ros.engine.waits import EMBEDDED_WAIT_S, Done, Wait, Waits
 from flashrt_ros.errors import (
     BusyError,
     FlashrtError,
     LoanError,
     UnknownChannelError,
-    UnknownEnvironmentError,
     UnsupportedError,
 )
 from flashrt_ros.models.hybrid_lm import HybridLm
@@ -140,12 +140,7 @@ class PlannerEngine:
         Raises:
             UnknownEnvironmentError: There is none of this index.
         """
-        environments = self.core.environments
-        if not 0 <= env_index < len(environments):
-            raise UnknownEnvironmentError(
-                f"there is no environment {env_index}", expected=f"0 to {len(environments) - 1}"
-            )
-        return environments[env_index]
+        return environment_of(self.core.environments, env_index)
 
     # loop ----------------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -145,6 +147,18 @@ class Rig:
             self.engine.on_deadline(self.now_ns)
             self.drain()
         self.now_ns = until_ns
+
+    def finish(self, answers: list[Any]) -> Any:
+        """Do background work until a verb is answered; the wait for the disk is real."""
+        mover = self.engine.core.storage.mover
+        expires = time.monotonic() + 60.0
+        while not answers:
+            assert mover.next_ns() is not None, "nothing moves and nothing was answered"
+            assert time.monotonic() < expires, "no answer"
+            self.engine.background(self.now_ns)
+            self.now_ns += 1_000_000
+            time.sleep(0)  # who reads and writes the files is a thread of this process
+        return answers[0]
 
     def drain(self) -> None:
         """Run all that is due to its end."""

@@ -48,17 +48,6 @@ def restore(capsule: str, *, reset: bool = False) -> protocol.Restore:
     return protocol.Restore(1, 0, capsule, False, None, reset, "", 0)
 
 
-def finish(rig: Any, answers: list[Any]) -> Any:
-    mover = rig.engine.core.storage.mover
-    for _ in range(100_000):
-        if answers:
-            return answers[0]
-        assert mover.next_ns() is not None, "nothing moves and nothing was answered"
-        rig.engine.background(rig.now_ns)
-        rig.now_ns += 1_000_000
-    raise AssertionError("no answer")
-
-
 def drain_disk(rig: Any) -> None:
     while rig.engine.core.storage.mover.wait(1.0):
         rig.engine.background(rig.now_ns)
@@ -91,7 +80,7 @@ def test_an_interrupt_ends_what_waits(rig_with_low: Any, request_: Any) -> None:
 
 @pytest.mark.parametrize("request_", WAITING, ids=["restore", "reset", "fork"])
 def test_the_control_without_the_interrupt_acts(rig_with_low: Any, request_: Any) -> None:
-    answer = finish(rig_with_low, begin(rig_with_low, request_))
+    answer = rig_with_low.finish(begin(rig_with_low, request_))
     assert not isinstance(answer, FlashrtError)
 
 
@@ -107,7 +96,7 @@ def test_of_several_that_wait_the_last_asked_stays(make_rig: MakeRig, tmp_path: 
     assert len(low) >= 2
     generation = rig.status().generation
     first, second = (begin(rig, restore(name)) for name in low[:2])
-    assert not isinstance(finish(rig, second), FlashrtError)
+    assert not isinstance(rig.finish(second), FlashrtError)
     assert rig.state() == states[low[1]]
     # the first either came in time, before the second, or never acts
     drain_disk(rig)
@@ -144,8 +133,8 @@ def test_a_file_and_another_environment_are_not_concerned(
     rig.interrupt()
     assert not saved
     assert not other
-    assert isinstance(finish(rig, saved), protocol.Saved)
-    assert finish(rig, other).tick == 1
+    assert isinstance(rig.finish(saved), protocol.Saved)
+    assert rig.finish(other).tick == 1
 
 
 def test_a_refused_verb_ends_nothing(rig_with_low: Any) -> None:
@@ -158,7 +147,7 @@ def test_a_refused_verb_ends_nothing(rig_with_low: Any) -> None:
     with pytest.raises(FlashrtError):
         rig_with_low.restore("nothing")
     assert not answers
-    assert finish(rig_with_low, answers).tick == 2
+    assert rig_with_low.finish(answers).tick == 2
 
 
 # pauses --------------------------------------------------------------------------------------

@@ -55,19 +55,6 @@ def restore(capsule: str) -> protocol.Restore:
     return protocol.Restore(1, 0, capsule, False, None, False, "", 0)
 
 
-def settle(rig: Any, answers: list[Any]) -> None:
-    """Do background work until the answer is there; the wait for the disk is real."""
-    mover = rig.engine.core.storage.mover
-    for _ in range(100_000):
-        if answers:
-            return
-        if mover.next_ns() is None:
-            raise AssertionError("nothing moves and nothing was answered")
-        rig.engine.background(rig.now_ns)
-        rig.now_ns += 1_000_000
-    raise AssertionError("no answer")
-
-
 def test_ticks_go_on_while_a_restore_waits(small: Any) -> None:
     small.step(2)
     lower(small, "low")
@@ -78,7 +65,7 @@ def test_ticks_go_on_while_a_restore_waits(small: Any) -> None:
     assert not answers
     assert small.status().generation == before.generation  # nothing has changed so far
     small.step(1)
-    settle(small, answers)
+    small.finish(answers)
     assert answers[0].tick == 2
     assert small.state() == state
 
@@ -118,7 +105,7 @@ def test_a_capsule_dropped_while_it_is_waited_for_is_not_found(small: Any) -> No
     lower(small, "low")
     answers = begin(small, restore("low"))
     small.engine.handle(protocol.Drop(1, "low"))
-    settle(small, answers)
+    small.finish(answers)
     assert isinstance(answers[0], FlashrtError)
     assert answers[0].name == "CAPSULE_NOT_FOUND"
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flashrt_ros.engine.protocol import Event, EventKind, GoalSource, OutputKind, Provenance
+from flashrt_ros.engine.protocol import (
+    Event,
+    EventKind,
+    GoalSource,
+    OutputKind,
+    Provenance,
+    parse_detail,
+)
 
 Key = tuple[int, int] | tuple[int, int, str]
 """The engine's epoch, its number of a goal, and the channel unless it is the first for goals."""
@@ -130,8 +138,9 @@ class Trace:
                 kind = _MOVES[event.kind]
                 self.moves.append(MoveRecord(kind, at_ns, event.tick, event.detail))
             return
-        said = _pairs(event.detail)
-        if event.detail.startswith("accepted ") and "engine_sequence" in said:
+        detail = parse_detail(event.detail)
+        said = detail.facts
+        if detail.word == "accepted" and "engine_sequence" in said:
             self._accepted(event.engine_epoch, said, at_ns)
         elif {"sequence", "source_sequence", "stamp_ns"} <= said.keys():
             goal = self._goal(
@@ -195,7 +204,7 @@ class Trace:
             "moves": [asdict(move) for move in self.moves],
         }
 
-    def _accepted(self, epoch: int, said: dict[str, str], at_ns: int) -> None:
+    def _accepted(self, epoch: int, said: Mapping[str, str], at_ns: int) -> None:
         """Take in what a planner node says: it knows the sender, and when the engine answered."""
         number = _key(epoch, int(said["engine_sequence"]), said.get("channel", ""))
         self._named[number] = (said.get("planner", ""), at_ns)
@@ -223,9 +232,3 @@ class Trace:
 
 def _key(epoch: int, sequence: int, channel: str) -> Key:
     return (epoch, sequence, channel) if channel else (epoch, sequence)
-
-
-def _pairs(detail: str) -> dict[str, str]:
-    """Return the key=value words of an event's detail."""
-    words = (word.partition("=") for word in detail.split())
-    return {key: value for key, sign, value in words if sign}

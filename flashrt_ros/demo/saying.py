@@ -9,9 +9,8 @@ from typing import Any
 
 from flashrt_ros.demo.judge import SETTLE_TICKS
 from flashrt_ros.demo.trace import Point, Pose
-from flashrt_ros.engine.protocol import EventKind
+from flashrt_ros.engine.protocol import Detail, EventKind, parse_detail
 from flashrt_ros.errors import UnsupportedError
-from flashrt_ros.nodes.subgoals import detail_fields
 from flashrt_ros.sim import instructions
 from flashrt_ros.sim.episodes import REACH_M
 from flashrt_ros.sim.table import block_center
@@ -105,16 +104,16 @@ def read_turn(events: Iterable[Any]) -> Told | None:
     """
     turn, plan, is_whole = -1, [], False
     for event in events:
-        fields = detail_fields(event.detail)
-        word = event.detail.partition(" ")[0]
-        if event.kind == EventKind.TURN and word == "begun" and turn < 0:
-            turn = int(fields["turn"])
-        elif event.kind == EventKind.SUBGOAL and fields["turn"] == str(turn):
-            x, y = (float(value) for value in fields["values"].split())
+        said = parse_detail(event.detail)
+        is_its = said.facts.get("turn") == str(turn)
+        if event.kind == EventKind.TURN and said.word == "begun" and turn < 0:
+            turn = int(said.facts["turn"])
+        elif event.kind == EventKind.SUBGOAL and is_its:
+            x, y = (float(value) for value in said.facts["values"].split())
             plan.append((x, y))
-        elif event.kind == EventKind.TURN and word == "done" and fields["turn"] == str(turn):
+        elif event.kind == EventKind.TURN and said.word == "done" and is_its:
             is_whole = True
-        elif is_whole and event.kind == EventKind.GOAL and _is_refusal(event.detail):
+        elif is_whole and event.kind == EventKind.GOAL and _is_refusal(said):
             return Told(turn, (), True)
         if is_whole and plan:
             return Told(turn, tuple(plan), False)
@@ -156,9 +155,9 @@ def num_strays(goals: Sequence[Sequence[float]], plan: Sequence[Point]) -> int:
     return sum(not any(is_same([goal], [own]) for own in plan) for goal in goals)
 
 
-def _is_refusal(detail: str) -> bool:
-    is_coded = f" code={UnsupportedError.code} " in detail
-    return is_coded and detail.startswith("refused topic=instruction ")
+def _is_refusal(said: Detail) -> bool:
+    is_coded = said.facts.get("code") == str(UnsupportedError.code)
+    return is_coded and said.word == "refused" and said.facts.get("topic") == "instruction"
 
 
 def _mm(point: Point) -> tuple[int, int]:

@@ -78,7 +78,7 @@ class Branches:
             env,
             capsule_id=capsule.id,
             duration_ns=core.clock_ns() - started,
-            detail=f"branches={','.join(map(str, indices))}",
+            detail=protocol.format_detail("", branches=",".join(map(str, indices))),
         )
         return protocol.Forked(
             rid=request.rid, capsule_id=capsule.id, branches=tuple(indices), seeds=tuple(seeds)

@@ -19,7 +19,14 @@ from flashrt_ros.engine.emitter import Emitter
 from flashrt_ros.engine.goals import Goals
 from flashrt_ros.engine.latches import Latches
 from flashrt_ros.engine.outlet import Outlet
-from flashrt_ros.engine.protocol import Event, EventKind, GoalSource, OutputKind, Provenance
+from flashrt_ros.engine.protocol import (
+    Event,
+    EventKind,
+    GoalSource,
+    OutputKind,
+    Provenance,
+    format_detail,
+)
 from flashrt_ros.engine.seams import Seams
 from flashrt_ros.engine.served import Sink
 from flashrt_ros.engine.storage import Storage
@@ -181,15 +188,16 @@ class Core(Emitter):
         ``node`` is the plan's node before which that was, 0 at its beginning. The channel is
         told unless it is the model's first one for goals.
         """
-        detail = (
-            f"sequence={goal.sequence} source_sequence={goal.source_sequence} "
-            f"stamp_ns={goal.stamp_ns} committed_ns={goal.committed_ns} "
-            f"latched_ns={self.clock_ns()}"
+        detail = format_detail(
+            "",
+            channel=channel if channel != self.latches.first_goal else None,
+            sequence=goal.sequence,
+            source_sequence=goal.source_sequence,
+            stamp_ns=goal.stamp_ns,
+            committed_ns=goal.committed_ns,
+            latched_ns=self.clock_ns(),
+            node=node or None,
         )
-        if channel != self.latches.first_goal:
-            detail = f"channel={channel} {detail}"
-        if node:
-            detail += f" node={node}"
         self.emit(EventKind.GOAL, env, detail=detail)
 
     def reseed(self, timeline: Timeline, seed: int, counter: int, *, beside: bool = False) -> None:

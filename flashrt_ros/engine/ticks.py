@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flashrt_ros.engine.core import Core
 from flashrt_ros.engine.jobs import StepDone, StepJob, answer_abandoned, ignore_answer
 from flashrt_ros.engine.plans import Plans
-from flashrt_ros.engine.protocol import EventKind, Step
+from flashrt_ros.engine.protocol import EventKind, Step, format_detail
 from flashrt_ros.engine.timeline import ENVIRONMENT, Environment, Timeline
 from flashrt_ros.errors import (
     BusyError,
@@ -210,9 +210,11 @@ class Ticks:
         stale = self._core.ages.stale(env, env)
         channel = stale.channel if stale else ""
         if stale and channel != env.stale:
-            detail = (
-                f"{stale.title} age_ms={stale.age_ns / 1e6:.1f} "
-                f"max_age_ms={stale.limit_ns / 1e6:.1f}"
+            detail = format_detail(
+                stale.role.value,
+                channel=None if stale.is_only else channel,
+                age_ms=f"{stale.age_ns / 1e6:.1f}",
+                max_age_ms=f"{stale.limit_ns / 1e6:.1f}",
             )
             self._core.emit(EventKind.STALE, env, detail=detail)
         env.stale = channel

@@ -193,7 +193,9 @@ class Verbs:
             env,
             capsule_id=capsule.id,
             duration_ns=core.clock_ns() - started,
-            detail=f"{request.reason} hold=1" if request.hold else request.reason,
+            detail=protocol.format_detail(request.reason, hold=1)
+            if request.hold
+            else request.reason,
         )
         return protocol.Interrupted(
             rid=request.rid,

@@ -33,7 +33,7 @@ from flashrt_ros.nodes.parameters import Settings
 from flashrt_ros.nodes.reports import GOAL_QOS
 from flashrt_ros.nodes.services import serve
 from flashrt_ros.nodes.session import SessionNode
-from flashrt_ros.nodes.subgoals import SubgoalSequence, SubgoalThread, detail_fields
+from flashrt_ros.nodes.subgoals import SubgoalSequence, SubgoalThread
 from flashrt_ros.srv import Interrupt
 
 
@@ -293,19 +293,18 @@ class HostedModel:
 
 def read_refusal(event: protocol.Event) -> FlashrtError | None:
     """Return what a turn says that failed, or made a plan without a subgoal; else None."""
-    word, _, rest = event.detail.partition(" ")
-    if event.kind != protocol.EventKind.TURN or word not in ("done", "failed"):
+    if event.kind != protocol.EventKind.TURN:
         return None
-    fields = detail_fields(rest)
-    if word == "failed":
-        why = rest.partition(": ")[2]
-        return from_wire(int(fields["code"]), f"turn {fields['turn']} failed: {why}")
-    if fields["subgoals"] != "0":
+    said = protocol.parse_detail(event.detail)
+    if said.word == "failed":
+        turn, code = said.facts["turn"], int(said.facts["code"])
+        return from_wire(code, f"turn {turn} failed: {said.text}")
+    if said.word != "done" or said.facts["subgoals"] != "0":
         return None
     return UnsupportedError(
         "the instruction can't be followed",
         expected="words, and a scene where they need one, that the planner's model was made for",
-        found=f"a plan without a subgoal, turn {fields['turn']}",
+        found=f"a plan without a subgoal, turn {said.facts['turn']}",
     )
 
 

@@ -238,13 +238,20 @@ class PlannerNode(SessionNode):
         self._num_accepted += 1
         self._accepted.publish(self._as_accepted(goal, checked))
         ruling = checked.ruling
-        won = f" won={ruling.reason}" + (f" over={ruling.over}" if ruling.over else "")
-        won += " restarted=true" if ruling.is_restart else ""
-        on = f" channel={checked.channel}" if checked.channel != self._routes.first else ""
+        detail = protocol.format_detail(
+            "accepted",
+            topic=topic,
+            planner=goal.planner,
+            channel=checked.channel if checked.channel != self._routes.first else None,
+            won=ruling.reason,
+            over=ruling.over or None,
+            restarted="true" if ruling.is_restart else None,
+            sequence=goal.sequence,
+            engine_sequence=sequence,
+        )
         self.say(
             protocol.EventKind.GOAL,
-            f"accepted topic={topic} planner={goal.planner}{on}{won} sequence={goal.sequence} "
-            f"engine_sequence={sequence}",
+            detail,
             epoch=self._fence.epoch,
             generation=self._fence.generation(goal.env_index),
         )
@@ -261,16 +268,17 @@ class PlannerNode(SessionNode):
 
     def _refuse(self, topic: str, message: Any, error: FlashrtError) -> None:
         self.reports.refused(topic, error)
-        sender = (
-            f" planner={one_word(message.planner)} sequence={message.sequence}"
-            if isinstance(message, Subgoal)
-            else ""
+        sender = message if isinstance(message, Subgoal) else None
+        detail = protocol.format_detail(
+            "refused",
+            topic=topic,
+            planner=one_word(sender.planner) if sender is not None else None,
+            sequence=sender.sequence if sender is not None else None,
+            code=error.code,
+            name=error.name,
+            text=str(error),
         )
-        self.say(
-            protocol.EventKind.GOAL,
-            f"refused topic={topic}{sender} code={error.code} name={error.name}: {error}",
-            epoch=self._fence.epoch,
-        )
+        self.say(protocol.EventKind.GOAL, detail, epoch=self._fence.epoch)
 
     def _from_pose(self, pose: PoseStamped) -> Subgoal:
         channel = self._channel_of("goal_pose")

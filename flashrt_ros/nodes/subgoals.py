@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flashrt_ros.engine.protocol import Event, EventKind
+from flashrt_ros.engine.protocol import Event, EventKind, parse_detail
 
 LOOK_S = 0.02
 """How often it is looked whether the next subgoal is due, while there is one."""
@@ -16,20 +16,6 @@ LOOK_S = 0.02
 _RESTORED = 0
 _LEAVES = frozenset({"abandoned", "forgotten", "failed"})
 _CLEARS = frozenset({EventKind.RESET, EventKind.RESTORE, EventKind.ROLLBACK})
-
-
-def detail_fields(detail: str) -> dict[str, str]:
-    """Read ``key=value`` pairs of an event; ``values`` takes the rest of the text.
-
-    Of a key that comes twice the first counts: free text stands at the end.
-    """
-    head, sign, values = detail.partition("values=")
-    pairs = (word.partition("=") for word in head.split())
-    found = {"values": values} if sign else {}
-    for key, equals, value in pairs:
-        if equals:
-            found.setdefault(key, value)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +83,21 @@ class SubgoalSequence:
 
     def note(self, event: Event) -> None:
         """Take note of an event of the planner engine."""
-        fields = detail_fields(event.detail)
         if event.kind in _CLEARS:
             if event.generation > self._cleared_until:
                 self.clear()
         elif event.kind == EventKind.SUBGOAL:
-            turn = int(fields["turn"])
-            values = tuple(float(value) for value in fields["values"].split())
+            facts = parse_detail(event.detail).facts
+            turn = int(facts["turn"])
+            values = tuple(float(value) for value in facts["values"].split())
             plan = self._plans.setdefault(turn, _Plan())
             plan.waiting.append(values)
             if not plan.has_begun:
                 plan.has_begun = True
                 self._follow(turn)
         elif event.kind == EventKind.TURN:
-            self._note_turn(event.detail.partition(" ")[0], int(fields["turn"]))
+            said = parse_detail(event.detail)
+            self._note_turn(said.word, int(said.facts["turn"]))
 
     def clear(self) -> None:
         """Forget every plan; the goal in force stays what it is."""

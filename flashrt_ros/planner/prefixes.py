@@ -211,9 +211,11 @@ class PrefixLibrary:
             self._end()
 
     def _tell(self, capsule: Capsule, entry: _Entry, length: int, *, is_new: bool) -> None:
-        detail = (
-            f"prefix={entry.name} {'built' if is_new else 'rebuilt'} tokens={length} "
-            f"border={capsule.position.num_positions}"
+        detail = protocol.format_detail(
+            "built" if is_new else "rebuilt",
+            prefix=entry.name,
+            tokens=length,
+            border=capsule.position.num_positions,
         )
         if not is_new:
             logger.warning("%s: its text, or one before it, has changed", detail)

@@ -79,7 +79,7 @@ class Turns:
             rid=request.rid,
             received_ns=received_ns,
         )
-        self._tell(env, turn, f"begun mode={request.mode} prompt_tokens={len(spec.tokens)}")
+        self._tell(env, turn, "begun", mode=request.mode, prompt_tokens=len(spec.tokens))
         self._begun(env, turn, done, is_waited=request.wait, rid=request.rid)
 
     def resume(self, env: TextEnvironment, done: Done | None, *, rid: int, is_waited: bool) -> None:
@@ -102,9 +102,12 @@ class Turns:
         turn.resume(env.session)
         self._boundaries.sweep()
         self._core.emit(
-            EventKind.RESUME, env, capsule_id=unfinished.capsule.id, detail=f"turn={turn.number}"
+            EventKind.RESUME,
+            env,
+            capsule_id=unfinished.capsule.id,
+            detail=protocol.format_detail("", turn=turn.number),
         )
-        self._tell(env, turn, f"resumed at={turn.phase} tokens={turn.num_tokens}")
+        self._tell(env, turn, "resumed", at=turn.phase, tokens=turn.num_tokens)
         if done is not None:
             self._begun(env, turn, done, is_waited=is_waited, rid=rid)
 
@@ -160,8 +163,11 @@ class Turns:
         self._tell(
             env,
             turn,
-            f"interrupted at={turn.phase} tokens={turn.num_tokens} resumable=1",
+            "interrupted",
             capsule_id=capsule.id,
+            at=turn.phase,
+            tokens=turn.num_tokens,
+            resumable=1,
         )
         self._answer_abandoned(env, turn, reason)
         return unfinished
@@ -174,7 +180,7 @@ class Turns:
         env.turn = None
         env.is_settled = env.is_settled and not turn.is_started
         turn.close()
-        self._tell(env, turn, f"abandoned at={turn.phase} tokens={turn.num_tokens} resumable=0")
+        self._tell(env, turn, "abandoned", at=turn.phase, tokens=turn.num_tokens, resumable=0)
         self._answer_abandoned(env, turn, reason)
 
     def _answer_abandoned(self, env: TextEnvironment, turn: Turn, reason: str) -> None:
@@ -276,9 +282,13 @@ class Turns:
         """Tell of every turn under way that its nodes don't fit in the slack, or do again."""
         for env in self._core.environments:
             env.is_short_of_slack = needs_ns > 0
-            if env.turn is not None:
-                what = f"needs_us={needs_ns // 1000} found_us={found_ns // 1000}"
-                self._tell(env, env.turn, f"slowed {what}" if needs_ns else "unslowed")
+            if env.turn is None:
+                continue
+            if not needs_ns:
+                self._tell(env, env.turn, "unslowed")
+                continue
+            needs_us, found_us = needs_ns // 1000, found_ns // 1000
+            self._tell(env, env.turn, "slowed", needs_us=needs_us, found_us=found_us)
 
     def _waits_for_prefix(self, turn: Turn) -> bool:
         return not turn.is_started and not turn.base and self._prefixes.is_building
@@ -331,10 +341,13 @@ class Turns:
         self._tell(
             env,
             turn,
-            f"done subgoals={len(plan.subgoals)} tokens={len(plan.tokens)} "
-            f"first_token_ns={answer.first_token_ns} first_subgoal_ns={answer.first_subgoal_ns}",
+            "done",
             capsule_id=capsule.id,
             duration_ns=answer.duration_ns,
+            subgoals=len(plan.subgoals),
+            tokens=len(plan.tokens),
+            first_token_ns=answer.first_token_ns,
+            first_subgoal_ns=answer.first_subgoal_ns,
         )
         done, turn.done = turn.done, None
         if done is not None:
@@ -347,7 +360,7 @@ class Turns:
         if isinstance(error, BackendError):
             env.session.scrub()
         why = " ".join(str(error).split())[:_MOST_TOLD]
-        self._tell(env, turn, f"failed code={error.code} name={error.name}: {why}")
+        self._tell(env, turn, "failed", code=error.code, name=error.name, text=why)
         done, turn.done = turn.done, None
         if done is not None:
             done(error)
@@ -355,8 +368,7 @@ class Turns:
     # telling -------------------------------------------------------------------------------
 
     def _tell_subgoal(self, env: TextEnvironment, turn: Turn, subgoal: Subgoal) -> None:
-        values = " ".join(f"{value:.6g}" for value in subgoal)
-        detail = f"turn={turn.number} index={turn.num_told} values={values}"
+        detail = protocol.format_detail("", turn=turn.number, index=turn.num_told, values=subgoal)
         turn.num_told += 1
         self._core.emit(EventKind.SUBGOAL, env, detail=detail)
 
@@ -364,16 +376,17 @@ class Turns:
         self,
         env: TextEnvironment,
         turn: Turn,
-        what: str,
+        word: str,
         *,
         capsule_id: str = "",
         duration_ns: int = 0,
+        text: str = "",
+        **facts: str | int,
     ) -> None:
-        word, _, rest = what.partition(" ")
         self._core.emit(
             EventKind.TURN,
             env,
             capsule_id=capsule_id,
             duration_ns=duration_ns,
-            detail=f"{word} turn={turn.number} {rest}".rstrip(),
+            detail=protocol.format_detail(word, text=text, turn=turn.number, **facts),
         )

@@ -20,7 +20,14 @@ from rich.console import Console
 from flashrt_ros.cli.trace_records import Trace
 from flashrt_ros.cli.trace_views import trace_view
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.engine.protocol import Event, EventKind, GoalSource, OutputKind, Provenance
+from flashrt_ros.engine.protocol import (
+    Event,
+    EventKind,
+    GoalSource,
+    OutputKind,
+    Provenance,
+    format_detail,
+)
 
 Flashrt = Callable[..., tuple[int, str, str]]
 MS = 1_000_000
@@ -89,6 +96,19 @@ class TestRecords:
         assert (first.channel, first.latched_ns) == ("", START + 5 * MS)
         assert (second.channel, second.latched_ns) == ("gripper", START + 6 * MS)
         assert first.acted_ns == second.acted_ns == START + 9 * MS
+
+    def test_names_with_blanks_are_read_whole(self) -> None:
+        trace = Trace(START)
+        planner, channel = "left arm stamp_ns=1", "left gripper"
+        accepted = format_detail(
+            "accepted", planner=planner, channel=channel, sequence=41, engine_sequence=1
+        )
+        trace.event(event(accepted), START + 2 * MS)
+        told = format_detail("", channel=channel, sequence=1, source_sequence=41, stamp_ns=START)
+        trace.event(event(told), START + 5 * MS)
+        goal = trace.goals[7, 1, channel]
+        assert (goal.planner, goal.channel) == (planner, channel)
+        assert (goal.stamp_ns, goal.committed_ns) == (START, START + 2 * MS)
 
     def test_a_stamp_of_another_clock_is_not_placed(self) -> None:
         trace = Trace(START + 10**16)

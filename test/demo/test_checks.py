@@ -30,6 +30,7 @@ from flashrt_ros.demo.scenarios.naming import is_named
 from flashrt_ros.demo.scenarios.stale import is_refused, stale_chunks
 from flashrt_ros.demo.trace import EpisodeTrace
 from flashrt_ros.demo.witness import Chunk
+from flashrt_ros.engine.protocol import format_detail
 
 BARRIERS = [(2, 1_000), (5, 2_000)]
 
@@ -117,6 +118,14 @@ def test_only_the_refusal_as_stale_counts() -> None:
     assert not is_refused([event], 77)
     assert not is_refused([SimpleNamespace(detail=detail.replace("308", "404"))], 7)
     assert not is_refused([], 7)
+
+
+def test_a_planner_with_blanks_in_its_name_is_refused_as_another() -> None:
+    name = "left arm sequence=8 code=308 "
+    detail = format_detail("refused", planner=name, sequence=7, code=308, text="late")
+    event = SimpleNamespace(detail=detail)
+    assert is_refused([event], 7)
+    assert not is_refused([event], 8)
 
 
 @pytest.mark.parametrize(("rate", "base"), [(0.5, 1.0), (0.0, 0.85), (0.0, 0.0)])

@@ -21,7 +21,7 @@ from flashrt_ros.demo.saying import (
     num_strays,
     read_turn,
 )
-from flashrt_ros.engine.protocol import EventKind
+from flashrt_ros.engine.protocol import EventKind, format_detail
 from flashrt_ros.errors import UnsupportedError
 from flashrt_ros.models.planner_text import scene_text
 from flashrt_ros.sim.instructions import START
@@ -113,3 +113,17 @@ def test_a_refusal_counts_once_it_was_told_with_its_code() -> None:
     other = event(EventKind.GOAL, "refused topic=instruction code=1 name=OTHER: it can't")
     assert read_turn([BEGUN, empty, other]) is None
     assert read_turn([BEGUN, empty, REFUSED]) == Told(4, (), True)
+
+
+def test_a_name_with_blanks_hides_no_turn_and_makes_no_refusal() -> None:
+    name = "left arm turn=3 values=9 9"
+    begun = event(EventKind.TURN, format_detail("begun", mode=name, turn=4))
+    told = event(EventKind.SUBGOAL, format_detail("", planner=name, turn=4, values=(0.1, 0.2)))
+    done = event(EventKind.TURN, format_detail("done", planner=name, turn=4))
+    assert read_turn([begun, told, done]) == Told(4, ((0.1, 0.2),), False)
+    code = UnsupportedError.code
+    refused = format_detail("refused", topic="instruction", planner=name, code=code, text="no")
+    assert read_turn([begun, done, event(EventKind.GOAL, refused)]) == Told(4, (), True)
+    sly = f"a code={code} b"
+    other = format_detail("refused", topic="instruction", planner=sly, code=1, text="no")
+    assert read_turn([begun, done, event(EventKind.GOAL, other)]) is None

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 
-from flashrt_ros.engine.protocol import Event, EventKind
+from flashrt_ros.engine.protocol import Event, EventKind, format_detail
 from flashrt_ros.errors import PayloadRangeError, UnsupportedError
 from flashrt_ros.nodes.hosted_model import read_refusal
 
@@ -28,6 +28,19 @@ def test_a_turn_that_failed_is_refused_as_it_failed() -> None:
     refusal = read_refusal(event(EventKind.TURN, detail))
     assert isinstance(refusal, PayloadRangeError)
     assert str(refusal) == f"turn 7 failed: {text}"
+
+
+def test_a_name_with_blanks_hides_no_refusal() -> None:
+    name = "left arm: code=9 subgoals=4 turn=8"
+    done = format_detail("done", planner=name, turn=7, subgoals=0)
+    refusal = read_refusal(event(EventKind.TURN, done))
+    assert isinstance(refusal, UnsupportedError)
+    assert "turn 7" in str(refusal)
+    code = PayloadRangeError.code
+    failed = format_detail("failed", planner=name, turn=7, code=code, text=f"{name}: late")
+    refusal = read_refusal(event(EventKind.TURN, failed))
+    assert isinstance(refusal, PayloadRangeError)
+    assert str(refusal) == f"turn 7 failed: {name}: late"
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flashrt_ros.engine.protocol import Event, EventKind
+from flashrt_ros.engine.protocol import Event, EventKind, format_detail
 from flashrt_ros.nodes.subgoals import (
     SubgoalSequence,
     SubgoalState,
     SubgoalThread,
-    detail_fields,
 )
 
 WAIT_S = 20.0
@@ -140,9 +139,17 @@ def test_a_clock_that_is_set_back_holds_nothing_up(sequence: SubgoalSequence) ->
     assert sequence.next(5, None) == (0.3, 0.4)
 
 
-def test_fields_of_an_event_are_read() -> None:
-    assert detail_fields("done turn=3 tokens=5") == {"turn": "3", "tokens": "5"}
-    assert detail_fields("turn=3 values=0.1 0.2") == {"turn": "3", "values": "0.1 0.2"}
+def test_a_name_with_blanks_is_no_fact_and_no_number(sequence: SubgoalSequence) -> None:
+    name = "left arm turn=9 values=7"
+    begun = format_detail("begun", mode=name, turn=1)
+    sequence.note(Event(EventKind.TURN, 1, 0, 1, 0, "", 0, begun))
+    told = format_detail("", planner=name, turn=1, index=0, values=(0.1, 0.25), channel=name)
+    sequence.note(Event(EventKind.SUBGOAL, 1, 0, 1, 0, "", 0, told))
+    assert sequence.next(0, None) == (0.1, 0.25)
+    assert not sequence.is_settled(1)
+    done = format_detail("done", mode=name, turn=1)
+    sequence.note(Event(EventKind.TURN, 1, 0, 1, 0, "", 0, done))
+    assert sequence.is_settled(1)
 
 
 def test_the_thread_commits_in_order_and_outlives_a_failure() -> None:

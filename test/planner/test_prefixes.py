@@ -61,8 +61,8 @@ def test_a_changed_prefix_is_built_again_with_those_after_it(make_rig: Callable[
     assert after["prefix.map"] != before["prefix.map"]
     told = rig.recorder.details(EventKind.SNAPSHOT)
     assert [detail.split(" tokens=")[0] for detail in told] == [
-        "prefix=tools rebuilt",
-        "prefix=map rebuilt",
+        "rebuilt prefix=tools",
+        "rebuilt prefix=map",
     ]
     new = rig.instruct("go left")
     assert new.text != old.text

@@ -12,6 +12,7 @@ from flashrt_ros.demo.scene import Scene
 from flashrt_ros.demo.trace import Point
 from flashrt_ros.demo.waiting import ScenarioError
 from flashrt_ros.demo.witness import Chunk, Frame
+from flashrt_ros.engine.protocol import parse_detail
 from flashrt_ros.errors import StaleStampError, StepTimeoutError
 
 NUM_STALE = 5
@@ -211,8 +212,8 @@ def is_refused(events: list[Any], number: int) -> bool:
         events: Of the planner node.
         number: The planner's, of the goal.
     """
+    wanted = {"sequence": str(number), "code": str(StaleStampError.code)}
     return any(
-        event.detail.startswith("refused")
-        and f"sequence={number} code={StaleStampError.code} " in event.detail
-        for event in events
+        said.word == "refused" and wanted.items() <= said.facts.items()
+        for said in (parse_detail(event.detail) for event in events)
     )

@@ -1,6 +1,6 @@
 """What an event's ``detail`` says to programs: a word, facts, and text for people.
 
-``failed turn=7 code=303 name=PAYLOAD_RANGE: no plan goes there`` has all three, and any may be
+``failed turn=7 code=406 name=PAYLOAD_RANGE: no plan goes there`` has all three, and any may be
 missing. Facts are ``key=value`` with a blank between them. A value, or the word, that has blanks
 or double quotes or ends in a colon is quoted as JSON quotes strings, and so is a word with ``=``;
 every other one stands as it is. Numbers of a list have one blank between them and no quotes. The

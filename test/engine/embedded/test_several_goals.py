@@ -321,6 +321,17 @@ def test_a_chunk_in_the_making_bends_to_either(make: Callable[..., TwoGoals]) ->
     assert env.position.origin.goal_stamp_ns == rig.stamp_ns
 
 
+def test_a_channel_with_blanks_in_its_name_is_told_whole(rig: TwoGoals) -> None:
+    rig.ready()
+    rig.chunk()
+    env = rig.engine.environment(0)
+    goal = env.latched["gripper"].meta
+    rig.engine.core.announce_goal(env, "left gripper node=9", goal, 2)
+    facts = protocol.parse_detail(rig.events[-1].detail).facts
+    assert facts["channel"] == "left gripper node=9"
+    assert (facts["sequence"], facts["node"]) == (str(goal.sequence), "2")
+
+
 def test_each_grows_old_by_itself(make: Callable[..., TwoGoals]) -> None:
     rig = make(goal_max_age_ms=100.0)
     rig.ready()
@@ -335,7 +346,7 @@ def test_each_grows_old_by_itself(make: Callable[..., TwoGoals]) -> None:
         rig.chunk()
     stale = [e.detail for e in rig.events if e.kind == EventKind.STALE]
     assert len(stale) == 1
-    assert stale[0].startswith("goal 'gripper' age_ms=120.0")
+    assert stale[0].startswith("goal channel=gripper age_ms=120.0")
     rig.width(0.5)
     rig.chunk()
 

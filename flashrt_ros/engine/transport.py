@@ -8,6 +8,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -160,6 +161,7 @@ class Transport:
                 self._inbox.append(answer)
             elif answer.rid in self._late:
                 self._late.discard(answer.rid)
+                _close(fds)
                 if answer.rid == ping:
                     ping, expires = 0, time.monotonic() + wait_s
             elif answer.rid == rid and isinstance(answer, protocol.Failure):
@@ -262,8 +264,9 @@ class Transport:
         self, max_fds: int = 0
     ) -> tuple[protocol.Reply | protocol.Output | protocol.Event | None, list[int]]:
         """Receive what is there: a message, or None; EngineGoneError at the end."""
+        room = max_fds or bool(self._late)  # what is late may bring a descriptor, for nobody
         try:
-            data, fds = wire.receive(self._socket, self._buffer, max_fds=max_fds)
+            data, fds = wire.receive(self._socket, self._buffer, max_fds=room)
         except BlockingIOError:
             return None, []
         except ProtocolError as error:
@@ -272,11 +275,13 @@ class Transport:
             raise self.end(self._ended(error.strerror)) from error
         if not data:
             raise self.end(self._ended("the engine closed it"))
+        if not max_fds:
+            _close(fds)
+            fds = []
         try:
             return protocol.decode_from_engine(data), fds
         except msgspec.MsgspecError as error:
-            for fd in fds:
-                os.close(fd)
+            _close(fds)
             raise self.end(
                 ProtocolError(
                     f"a message of engine '{self.name}' could not be decoded", found=error
@@ -318,3 +323,8 @@ class Transport:
                 found=f"{type(message).__name__} to request {message.rid}",
             )
         )
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

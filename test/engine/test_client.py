@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flashrt_ros.engine import protocol
+from flashrt_ros.engine import linux, protocol
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import (
@@ -223,6 +223,23 @@ def test_a_signal_between_a_request_and_its_answer_costs_the_answer_alone(serve:
         client.ping()
         assert not client._transport._late
     assert served.engine.trace.count("Drop") == 1
+
+
+@pytest.mark.parametrize("is_next_the_same", [False, True])
+def test_memory_that_comes_late_is_nobodys(serve: Serve, is_next_the_same: bool) -> None:
+    """Neither the call after it nor the descriptors of the process suffer."""
+    with serve().client() as client:
+        client.ping()
+        num_fds = linux.num_fds()
+        Sends(client, Once(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            client.open_writer("goal")
+        if is_next_the_same:
+            client.open_writer("goal").write(stamp_ns=1, values=[0.0, 0.0])
+        client.ping()
+        assert not client._transport._late
+        # the mapping of the writer that there is keeps one
+        assert linux.num_fds() == num_fds + is_next_the_same
 
 
 def test_a_request_is_not_sent_again_after_an_error_that_came_with_it(serve: Serve) -> None:

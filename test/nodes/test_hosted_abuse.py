@@ -12,6 +12,7 @@ from std_msgs.msg import String
 
 from flashrt_ros import errors
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.protocol import parse_detail
 from flashrt_ros.msg import ExecutionEvent
 from flashrt_ros.srv import ListCapsules
 from test.nodes.test_hosted_model import NODE, Talk, start_planner_engine
@@ -40,9 +41,20 @@ def talk(node: Child, peer: Peer) -> Talk:
 
 
 def comes_last(talk: Talk, text: str, plan: list[str]) -> None:
-    """Say something; its plan is what goals end with, whatever was still on its way."""
+    """Say something; its plan is what goals end with, whatever was still on its way.
+
+    Returns once all that is told of it was, so that nothing of it is taken for what comes next.
+    """
     talk.say(text)
-    talk.peer.until(lambda: talk.goals()[-len(plan) :] == plan, f"the plan of '{text}'")
+
+    def is_told() -> bool:
+        turns = [parse_detail(e.detail) for e in talk.events if e.kind == ExecutionEvent.TURN]
+        begun = [turn.facts["turn"] for turn in turns if turn.word == "begun"]
+        done = [turn.facts["turn"] for turn in turns if turn.word == "done"]
+        ends = talk.goals()[-len(plan) :], talk.subgoals()[-len(plan) :]
+        return bool(begun) and begun[-1] in done and ends == (plan, plan)
+
+    talk.peer.until(is_told, f"the plan of '{text}'")
 
 
 def raw(data: bytes) -> bytes:

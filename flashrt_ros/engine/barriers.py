@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flashrt_ros.errors import StaleGenerationError, StaleStampError
 
 
 @dataclass(slots=True)
-class Barrier:
+class _Barrier:
     """Bounds of one channel of one environment.
 
     Attributes:
@@ -32,15 +32,25 @@ class Barriers:
     """
 
     def __init__(self, channels: tuple[str, ...], num_environments: int) -> None:
-        self._barriers = [{name: Barrier() for name in channels} for _ in range(num_environments)]
+        self._barriers = [{name: _Barrier() for name in channels} for _ in range(num_environments)]
 
-    def of(self, env_index: int) -> Mapping[str, Barrier]:
-        """Return the bounds of one environment's channels, to be raised."""
-        return self._barriers[env_index]
+    def renew(
+        self,
+        env_index: int,
+        channels: Iterable[str],
+        generation: int,
+        stamp_ns: int | None = None,
+    ) -> None:
+        """Refuse loans made before ``generation`` and stamps before ``stamp_ns`` from now on.
 
-    def raise_generation(self, env_index: int, channel: str, generation: int) -> None:
-        """Refuse loans made before ``generation`` from now on."""
-        self._barriers[env_index][channel].generation = generation
+        None leaves the bound of the stamps where it is.
+        """
+        barriers = self._barriers[env_index]
+        for name in channels:
+            barrier = barriers[name]
+            barrier.generation = generation
+            if stamp_ns is not None:
+                barrier.stamp_ns = stamp_ns
 
     def set_stamp(self, env_index: int, channel: str, stamp_ns: int) -> None:
         """Refuse what was stamped before ``stamp_ns`` from now on; a clock may have jumped back."""

@@ -305,11 +305,9 @@ class Channel(Readable):
         if slot >= self._own_first:
             self._own_free.append(slot)
             return
-        ring = self._rings[slot // self._ring_slots]
-        assert ring is not None
+        ring = self._ring_of(slot)
         ring.take_back(slot - ring.first_slot)
-        if not ring.is_open:
-            self._retire_if_drained(ring)
+        self._retire_if_drained(ring)
 
     def _retire_if_drained(self, ring: WriterRing) -> None:
         if not ring.is_open and ring.is_drained and not self._is_closed:

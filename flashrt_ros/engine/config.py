@@ -76,8 +76,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         refill_slice_bytes: Bytes copied at a time by a refill.
         poll_reserve_us: No refill slice starts nearer than this to a tick, us.
         busy_poll_us: How long the loop goes on looking at its sockets without a pause after
-            it served something, us; 0 sleeps at once. Longer than from one message to the
-            next, it keeps a core awake.
+            it served a message, us; 0 sleeps at once. A core stays awake where this is longer
+            than the pause between two messages.
         rt_priority: SCHED_FIFO priority, 0 for none.
         num_threads: Intra-op threads; changing it changes the bytes.
         socket_group: Group that may connect besides the user, "" for none.

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from flashrt_ros.engine import wire
-from flashrt_ros.engine.protocol import Failure, encode
+from flashrt_ros.engine.protocol import MAX_MESSAGE_BYTES, Failure, encode
 from flashrt_ros.errors import FlashrtError
 
 MAX_UNSENT_EVENTS = 256
@@ -164,6 +164,7 @@ class Connection:
     def _send(self, message: bytes, *, is_event: bool, fds: Sequence[int] = ()) -> None:
         if self.doom is not None:
             return
+        assert len(message) <= MAX_MESSAGE_BYTES
         if not self._unsent:
             try:
                 if fds:

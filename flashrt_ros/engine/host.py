@@ -58,13 +58,14 @@ class Host:
     """Serves engines, each to the clients of a socket of its own, on one thread.
 
     Each turn of the loop runs the deadlines that are due, whoever's they are, and takes at
-    most one message from each client that sent some (the deadlines are looked at again before
-    each). Then one plan node is submitted: of the members with deadlines in turn; where they
+    most one message from each client that sent some (the deadlines are looked at again between
+    them). Then one plan node is submitted: of the members with deadlines in turn; where they
     have none, of a filling member whose node fits before the nearest deadline. When there is
     nothing else and no tick is near, one slice of background work is done, first for the
-    members with deadlines. The loop sleeps in ``poll`` until a timer, a message, or
-    :meth:`stop`; while a device is at work the timer has it asked at short intervals whether it
-    is done.
+    members with deadlines. After a message the loop looks for the next one for ``busy_poll_us``,
+    at most until the next deadline or background work; then it sleeps in ``poll`` until a timer,
+    a message, or :meth:`stop`. While a device is at work the timer has it asked at short
+    intervals whether it is done.
 
     Where no deadline is scheduled, filling members run whenever the others have nothing to
     submit. One node of theirs is under way at a time, whoever's it is.
@@ -295,6 +296,7 @@ class Host:
         return None
 
     def _is_near(self, deadline_ns: int | None, now_ns: int) -> bool:
+        """Tell whether a deadline leaves no room for a slice of background work."""
         return deadline_ns is not None and deadline_ns - now_ns <= self._reserve_ns
 
     # waiting ---------------------------------------------------------------------------------
@@ -335,14 +337,14 @@ class Host:
         return self._sleep(wake_ns)
 
     def _look(self, until_ns: int) -> list[tuple[int, int]]:
-        """Look for what is ready without a pause, until then at most."""
+        """Look for what is ready without a pause, until ``until_ns`` at most."""
         while True:
             events = self._poll.poll(0)
             if events or self._clock_ns() >= until_ns:
                 return events
 
     def _sleep(self, wake_ns: int | None) -> list[tuple[int, int]]:
-        """Sleep until something is ready, or until then."""
+        """Sleep until something is ready, or until ``wake_ns``; None for no end."""
         if wake_ns != self._armed_ns:
             self._set_timer(wake_ns)
         return self._poll.poll(None)

@@ -35,7 +35,7 @@ class Clients:
         owners: Who serves which descriptor; every one of these is added.
         buffer: Receive buffer, shared by all connections of the one thread.
         clock_ns: CLOCK_MONOTONIC.
-        run_deadlines: Called between the last messages of a client that is dead.
+        run_deadlines: Called before each of the last messages of a client that is dead.
         on_stop: Called when a client asks to stop.
 
     Attributes:

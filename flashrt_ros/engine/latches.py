@@ -99,9 +99,9 @@ class Latches(Intake):
 
     def raise_goal_barrier(self, env: Environment, *, keep_pending: bool = False) -> None:
         """Drop loaned and, unless told otherwise, committed goals; the latched one stays."""
-        for name in self._goals:
-            self._barriers.raise_generation(env.env_index, name, env.generation)
-            if not keep_pending:
+        self._barriers.renew(env.env_index, self._goals, env.generation)
+        if not keep_pending:
+            for name in self._goals:
                 self._channels[name].drop_pending(env.env_index)
 
     def forget(
@@ -120,14 +120,10 @@ class Latches(Intake):
             goals: Drop these.
             observations: Drop these.
         """
-        env_index, generation, latched = env.env_index, env.generation, env.latched
-        barriers, channels = self._barriers.of(env_index), self._channels
+        env_index, latched, channels = env.env_index, env.latched, self._channels
         for names in (self._goals if goals else (), self._observations if observations else ()):
+            self._barriers.renew(env_index, names, env.generation, stamp_ns)
             for name in names:
-                barrier = barriers[name]
-                barrier.generation = generation
-                if stamp_ns is not None:
-                    barrier.stamp_ns = stamp_ns
                 channels[name].drop_pending(env_index)
                 if name in latched:
                     self._leaving.append((name, latched.pop(name)))

@@ -115,13 +115,13 @@ class Moves:
         self._core.store.require_memory(capsule)
         return capsule
 
-    def move(self, env: Environment, capsule: Capsule, is_flip: bool = True) -> Lane | None:
-        """Put a capsule's bytes under the environment; by flip where a standby has them.
+    def move(self, env: Environment, capsule: Capsule, *, may_flip: bool = True) -> Lane | None:
+        """Put a capsule's bytes under the environment; by flip where it may and a standby has them.
 
         Args:
             env: Moved.
             capsule: Its bytes are in memory.
-            is_flip: Whether a standby may have them; False saves asking.
+            may_flip: Whether a standby is looked for; False where it is known that none has them.
 
         Returns:
             The lane that a flip has left, for :meth:`retire`; None after a copy.
@@ -129,7 +129,7 @@ class Moves:
         self._ticks.abandon(env)
         env.generation += 1
         left = None
-        standby = self._core.pool.take_standby(capsule.id) if is_flip else None
+        standby = self._core.pool.take_standby(capsule.id) if may_flip else None
         if standby is None:
             self.fill(env.lane, capsule)
         else:

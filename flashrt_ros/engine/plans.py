@@ -92,7 +92,7 @@ class Plans:
         Raises:
             DeviceLostError: The device's context is gone.
         """
-        if self._pops and self._can_land_pop:
+        if self._pops and self._can_land_pop:  # what each asks first saves a call in every turn
             return True
         flight = self._flight
         if flight is None:

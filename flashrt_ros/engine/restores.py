@@ -68,7 +68,7 @@ class Restores:
             return
         capsule = self._moves.find(env, key)
         if not capsule.residence.blocks:
-            self._room.use(capsule)
+            core.store.require_memory(capsule)
         if request.seed is not None:
             check_seed(request.seed)
         brings_goal = not request.keep_goal and not is_reset
@@ -131,7 +131,7 @@ class Restores:
         Returns:
             The lane that is to be retired, None for none.
         """
-        left = self._moves.move(env, capsule, is_flip)
+        left = self._moves.move(env, capsule, may_flip=is_flip)
         env.is_held = False
         brings_goal = not request.keep_goal and not request.reset
         if request.seed is None and not brings_goal:
@@ -166,13 +166,13 @@ class Restores:
         if left is not None:
             moves.retire(left)
         else:  # a standby lane had the bytes of home, which no use keeps or loses
-            self._room.use(capsule)
+            self._room.use(capsule)  # what require_memory does, without its call
         if env.interruptions:
             moves.clear_interruptions(env)
         if core.branches:
             moves.forget_branch_observations(env)
-        goals_too = request.reset and not request.keep_goal
-        core.latches.forget(env, stamp_ns, goals=goals_too, observations=True)
+        drops_goals = request.reset and not request.keep_goal
+        core.latches.forget(env, stamp_ns, goals=drops_goals, observations=True)
         if env.boundaries:
             moves.clear_boundaries(env)
         if request.reset and core.branches:

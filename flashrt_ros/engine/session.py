@@ -156,15 +156,15 @@ class Session:
                 self._check_foreign_hello(data)
             raise ProtocolError("a message could not be decoded", found=error) from error
         self._rid = getattr(request, "rid", 0)
-        if not self._is_welcome and type(request) is not protocol.Hello:
+        if self._is_welcome == isinstance(request, protocol.Hello):
             raise ProtocolError(
-                "a message came out of order", expected="Hello first", found=type(request).__name__
+                "a message came out of order",
+                expected="no second Hello" if self._is_welcome else "Hello first",
+                found=type(request).__name__,
             )
         return request
 
     def _hello(self, request: protocol.Hello) -> protocol.Welcome:
-        if self._is_welcome:
-            raise ProtocolError("a message came out of order", expected="no second Hello")
         self.connection.client = request.client
         _check_version(request.version)
         self._is_welcome = True
@@ -323,9 +323,6 @@ class Session:
 
     def _reply(self, rid: int, reply: object) -> None:
         message = protocol.encode(reply)
-        if len(message) <= MAX_MESSAGE_BYTES:
-            self.connection.reply(message)
-            return
         while len(message) > MAX_MESSAGE_BYTES and isinstance(reply, protocol.CapsulePage):
             # Names and labels may be long; the client asks on from where the page ends.
             half = reply.capsules[: max(1, len(reply.capsules) // 2)]

@@ -166,8 +166,6 @@ class Ticks:
 
     def wake(self) -> None:
         """Start waiting steps that have what they wait for; call after a commit or verb."""
-        if not self._waiting:
-            return
         for job in tuple(self._waiting):
             if self._can_start(job):
                 self._waiting.remove(job)

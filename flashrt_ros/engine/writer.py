@@ -37,7 +37,7 @@ class WriterPort(Protocol):
         """Give a slot back."""
 
 
-class Loan(msgspec.Struct, frozen=True, eq=False):
+class Loan(msgspec.Struct, frozen=True, eq=False):  # as SlotMeta, one with each commit
     """A slot that may be written, until it is committed or returned.
 
     Attributes:
@@ -149,8 +149,13 @@ class Writer:
             LoanError: Not the loan this writer holds.
             EngineGoneError: The connection ended.
         """
-        self._end(loan)
-        message = self._message(loan, stamp_ns, source_sequence, loan_next, lifetime_ns)
+        message = self.hand_over(
+            loan,
+            stamp_ns=stamp_ns,
+            source_sequence=source_sequence,
+            loan_next=loan_next,
+            lifetime_ns=lifetime_ns,
+        )
         answer = self._port.commit(message)
         if answer.next_slot >= 0:
             self._granted = answer.next_slot, answer.next_ticket, answer.generation
@@ -173,7 +178,16 @@ class Writer:
             LoanError: Not the loan this writer holds.
         """
         self._end(loan)
-        return self._message(loan, stamp_ns, source_sequence, loan_next, lifetime_ns)
+        return protocol.Commit(
+            0,
+            self._writer,
+            loan.slot,
+            loan.ticket,
+            stamp_ns,
+            source_sequence,
+            loan_next,
+            lifetime_ns,
+        )
 
     def return_loan(self, loan: Loan) -> None:
         """Give a loan back unused.
@@ -319,20 +333,6 @@ class Writer:
             raise LoanError(f"the writer of channel '{self.channel.name}' is closed")
         return self._memory
 
-    def _message(
-        self, loan: Loan, stamp_ns: int, source_sequence: int, loan_next: bool, lifetime_ns: int
-    ) -> protocol.Commit:
-        return protocol.Commit(
-            0,
-            self._writer,
-            loan.slot,
-            loan.ticket,
-            stamp_ns,
-            source_sequence,
-            loan_next,
-            lifetime_ns,
-        )
-
     def _commit(self, prepared: Prepared) -> protocol.Committed:
         return self.commit(
             prepared.loan,
@@ -353,8 +353,8 @@ class Writer:
         )
 
     def _end(self, loan: Loan) -> None:
-        if self._loan is not loan or self._memory is None:
-            self._require_open()
+        if self._loan is not loan:
+            self._require_open()  # says so where that is why
             raise LoanError(
                 f"slot {loan.slot} of channel '{self.channel.name}' is not on loan to this writer",
                 fix="ask for a loan, and commit it once",

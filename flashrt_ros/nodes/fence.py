@@ -72,10 +72,6 @@ class Fence:
             if self._told_of.get(env_index, generation) < generation:
                 self._wait_for_word(env_index, generation)
 
-    def _wait_for_word(self, env_index: int, generation: int) -> None:
-        told_of = self._told_of
-        self._told.wait_for(lambda: told_of.get(env_index, generation) >= generation, TOLD_S)
-
     def note(self, env_index: int, generation: int, tick: int = -1) -> None:
         """Make everything before a generation stale at once; never lowers.
 
@@ -148,6 +144,12 @@ class Fence:
                     return True
             self.num_dropped += 1
             return False
+
+    def _wait_for_word(self, env_index: int, generation: int) -> None:
+        """Wait until :meth:`tell` spoke of a move; the lock is held."""
+        # apart, for its closure would make every raise_to slower
+        told_of = self._told_of
+        self._told.wait_for(lambda: told_of.get(env_index, generation) >= generation, TOLD_S)
 
     def _raise(self, env_index: int, generation: int) -> None:
         if generation > self._generations.get(env_index, 0):

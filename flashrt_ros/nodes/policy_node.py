@@ -85,7 +85,7 @@ class PolicyNode(SessionNode):
             self,
             self.verbs,
             self._fence,
-            env_index=partial(self.settings.integer, "env_index"),
+            env_index=lambda: self.settings.integer("env_index"),
             now_ns=now_ns,
         )
         serve(self, Trigger, "~/ping", self._ping)

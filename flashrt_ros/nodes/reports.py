@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rclpy.clock import JumpThreshold, TimeJump
+from rclpy.clock import JumpHandle, JumpThreshold, TimeJump
 from rclpy.event_handler import (
     PublisherEventCallbacks,
     QoSOfferedIncompatibleQoSInfo,
@@ -54,12 +54,12 @@ class Reports:
     def __init__(self, node: Node, hardware_id: str) -> None:
         self._node = node
         self._clock = node.get_clock().handle
-        self._is_simulated = self._has_simulated_time()
-        # kept, for the clock does not hold what it calls
-        self._on_change = node.get_clock().create_jump_callback(
+        # until close(), for the clock holds no reference to what it calls
+        self._on_change: JumpHandle | None = node.get_clock().create_jump_callback(
             JumpThreshold(min_forward=None, min_backward=None, on_clock_change=True),
             post_callback=self._note_clock,
         )
+        self._is_simulated = self._has_simulated_time()  # after it: no change is missed
         self._hardware_id = hardware_id
         self._refusals: Counter[str] = Counter()
         self._incompatible: Counter[str] = Counter()
@@ -67,6 +67,12 @@ class Reports:
         self._events = self.publisher(ExecutionEvent, "~/events", EVENT_QOS)
         self._status = self.publisher(EngineStatus, "~/status", FACT_QOS)
         self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+
+    def close(self) -> None:
+        """Hear of no change of the clock any more; before the node is destroyed. Idempotent."""
+        on_change, self._on_change = self._on_change, None
+        if on_change is not None:
+            on_change.unregister()
 
     def now_ns(self) -> int:
         """Return the node's clock, ns; simulated time where the node uses it."""
@@ -76,7 +82,7 @@ class Reports:
         with self._clock:
             return int(self._clock.get_now().nanoseconds)
 
-    def _note_clock(self, jump: TimeJump) -> None:
+    def _note_clock(self, _: TimeJump) -> None:
         self._is_simulated = self._has_simulated_time()
 
     def _has_simulated_time(self) -> bool:

@@ -55,6 +55,11 @@ class SessionNode(ManagedNode):
         self.settings = self.read_settings()
         self._timer = self.create_timer(self.settings.number("status_period_s"), self._report)
 
+    def destroy_node(self) -> None:
+        """Destroy the node, which hears of its clock no more."""
+        self.reports.close()
+        super().destroy_node()
+
     # hooks -----------------------------------------------------------------------------------
 
     def open_session(self, settings: Settings, client: EngineClient) -> None:

@@ -69,7 +69,7 @@ class Reader:
     def reset(self) -> None:
         """Raise the barrier, and forget what is newest."""
         self.generation += 1
-        self.barriers.raise_generation(0, "goal", self.generation)
+        self.barriers.renew(0, ["goal"], self.generation)
         self.consumer.drop_pending(0)
 
 
@@ -108,7 +108,7 @@ def test_an_engine_that_rests_keeps_no_writer_from_another() -> None:
                 two.consumer.latch(0)  # and never again
             if turn == 1:  # its newest from here on: it refuses what comes
                 two.generation += 1
-                two.barriers.raise_generation(0, "goal", two.generation)
+                two.barriers.renew(0, ["goal"], two.generation)
                 two.barriers.set_stamp(0, "goal", 1)
             one.consumer.release(one.consumer.latch(0))
         assert channel.spec.num_rings == SPEC.num_rings + 2

@@ -69,9 +69,13 @@ class TestReports:
         clock: Any = node.get_clock()
         clock.set_ros_time_override(Time(nanoseconds=5, clock_type=ClockType.ROS_TIME))
         assert reports.now_ns() == 5
-        assert Reports(node, "engine").now_ns() == 5
+        later = Reports(node, "engine")
+        assert later.now_ns() == 5
+        later.close()
+        later.close()
         simulate(False)
         assert before_ns <= reports.now_ns() <= time.time_ns()
+        reports.close()
 
 
 class TestFailures:

@@ -264,7 +264,8 @@ class Transport:
         self, max_fds: int = 0
     ) -> tuple[protocol.Reply | protocol.Output | protocol.Event | None, list[int]]:
         """Receive what is there: a message, or None; EngineGoneError at the end."""
-        room = max_fds or bool(self._late)  # what is late may bring a descriptor, for nobody
+        # what is late may bring a descriptor, for nobody
+        room = max(max_fds, 1) if self._late else max_fds
         try:
             data, fds = wire.receive(self._socket, self._buffer, max_fds=room)
         except BlockingIOError:

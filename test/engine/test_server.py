@@ -29,6 +29,7 @@ from flashrt_ros.errors import (
     PeerRefusedError,
     ProtocolError,
 )
+from test.engine.conftest import Served
 
 Serve = Callable[..., Any]
 Refusal = Callable[[socket.socket], protocol.Failure]
@@ -215,10 +216,7 @@ def test_events_of_a_plan_reach_who_reads_late_and_end_who_does_not(
                 assert isinstance(message, protocol.Event)
                 assert message.tick == tick
         else:
-            expires = time.monotonic() + 60
-            while server.num_clients:
-                assert time.monotonic() < expires
-                time.sleep(0.001)
+            Served(name, standin, server).wait_for_clients(0)
 
 
 @pytest.mark.parametrize(

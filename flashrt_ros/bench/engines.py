@@ -13,6 +13,7 @@ from typing import Any
 from flashrt_ros.bench.context import Cast, Context, Crew
 from flashrt_ros.bench.failures import BenchError
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.wire import BUSY_POLL_US
 from flashrt_ros.errors import EngineGoneError
 
 START_S = 120.0
@@ -36,12 +37,15 @@ def engine_parameters(context: Context, **parameters: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def hired(context: Context, cast: Cast) -> Iterator[tuple[EngineClient, Crew]]:
+def hired(
+    context: Context, cast: Cast, *, busy_poll_us: int = BUSY_POLL_US
+) -> Iterator[tuple[EngineClient, Crew]]:
     """Start processes and connect to their engine; end them afterwards.
 
     Args:
         context: Starts the processes.
         cast: Which.
+        busy_poll_us: As of the client.
 
     Yields:
         A client of the engine, and the processes; both are closed afterwards.
@@ -52,19 +56,27 @@ def hired(context: Context, cast: Cast) -> Iterator[tuple[EngineClient, Crew]]:
     with ExitStack() as exits:
         crew = context.hire(cast)
         exits.callback(crew.stop)
-        client = wait_for(crew, lambda: connected(str(cast.engine["name"])), "the engine")
+        name = str(cast.engine["name"])
+        client = wait_for(crew, lambda: connected(name, busy_poll_us), "the engine")
         exits.enter_context(client)
         yield client, crew
 
 
-def connected(name: str) -> EngineClient | None:
+def connected(name: str, busy_poll_us: int = BUSY_POLL_US) -> EngineClient | None:
     """Return a client of an engine, which the caller closes; None while there is no engine.
 
     Args:
         name: The engine's.
+        busy_poll_us: As of the client.
     """
     try:
-        return EngineClient(name, client="bench", timeout_s=START_S, wait_s=_LOOK_S)
+        return EngineClient(
+            name,
+            client="bench",
+            timeout_s=START_S,
+            wait_s=_LOOK_S,
+            busy_poll_us=busy_poll_us,
+        )
     except EngineGoneError:
         return None
 

@@ -27,8 +27,8 @@ class ServiceLink(RosLink):
         super().__init__("bench_stopwatch")
         self._crew = crew
 
-    def caller(self, name: str) -> Callable[[], None]:
-        """Return a call of a ``Trigger`` service, once it succeeds.
+    def caller(self, name: str) -> Callable[[], str]:
+        """Return a call of a ``Trigger`` service, once it succeeds; it returns the message.
 
         Raises:
             BenchError: It does not appear, or refuses.
@@ -40,18 +40,22 @@ class ServiceLink(RosLink):
         with Meeting(self.node, client) as meeting:
             wait_for(self._crew, lambda: self.spin_until(meeting.look, _LOOK_S), f"'{name}'")
 
-        def ask() -> str:
+        def ask() -> Trigger.Response:
             future = client.call_async(request)
             if not self.spin_until(future.done, _ANSWER_S):
+                client.remove_pending_request(future)
                 raise BenchError(f"service '{name}' did not answer within {_ANSWER_S:g} s")
             reply = future.result()
-            return "" if reply is not None and reply.success else getattr(reply, "message", "?")
+            if reply is None:
+                raise BenchError(f"service '{name}' ended without an answer")
+            return reply
 
-        def call() -> None:
-            refusal = ask()
-            if refusal:
-                raise BenchError(f"service '{name}' refused: {refusal}")
+        def call() -> str:
+            reply = ask()
+            if not reply.success:
+                raise BenchError(f"service '{name}' refused: {reply.message or 'no reason'}")
+            return str(reply.message)
 
         # Until the node is active, its verbs refuse.
-        wait_for(self._crew, lambda: not ask(), f"service '{name}'", START_S)
+        wait_for(self._crew, lambda: ask().success, f"service '{name}'", START_S)
         return call

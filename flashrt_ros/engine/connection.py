@@ -54,7 +54,8 @@ class Connection:
         self.is_blocked = False
         """An output found the socket full since the last :meth:`flush`."""
         self._socket = sock
-        self._buffer = buffer
+        self._buffers = [buffer]
+        self._view = memoryview(buffer)
         self._unsettled = unsettled
         self._unsent: deque[tuple[bytes, bool]] = deque()
         self._num_unsent_events = 0
@@ -83,11 +84,14 @@ class Connection:
             ProtocolError: The message was too long, or carried descriptors.
         """
         try:
-            return wire.receive(self._socket, self._buffer)[0]
+            length, _, flags, _ = self._socket.recvmsg_into(self._buffers)
         except BlockingIOError:
             return None
         except OSError:
-            return memoryview(b"")
+            return self._view[:0]
+        if flags & wire.CUT_OFF:  # with no room for descriptors there is none to close
+            raise wire.misfit(f"at most {MAX_MESSAGE_BYTES} bytes and no descriptors")
+        return self._view[:length]
 
     def reply(self, message: bytes, fds: Sequence[int] = ()) -> None:
         """Send an encoded reply, after any events that wait; dooms a client that does not read."""

@@ -50,6 +50,7 @@ class Transport:
         self._rid = 0
         self._late: set[int] = set()
         self._buffer = bytearray(MAX_MESSAGE_BYTES)
+        self._view = memoryview(self._buffer)
         self._inbox: deque[_Unasked] = deque()
         self._socket = address.connect(name, timeout_s=wait_s)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -157,11 +158,11 @@ class Transport:
                 return answer, fds
             if answer is None:
                 continue
+            _close(fds)
             if isinstance(answer, _Unasked):
                 self._inbox.append(answer)
             elif answer.rid in self._late:
                 self._late.discard(answer.rid)
-                _close(fds)
                 if answer.rid == ping:
                     ping, expires = 0, time.monotonic() + wait_s
             elif answer.rid == rid and isinstance(answer, protocol.Failure):
@@ -264,10 +265,16 @@ class Transport:
         self, max_fds: int = 0
     ) -> tuple[protocol.Reply | protocol.Output | protocol.Event | None, list[int]]:
         """Receive what is there: a message, or None; EngineGoneError at the end."""
-        # what is late may bring a descriptor, for nobody
-        room = max(max_fds, 1) if self._late else max_fds
+        fds: list[int] = []
         try:
-            data, fds = wire.receive(self._socket, self._buffer, max_fds=room)
+            if max_fds:
+                data, fds = wire.receive(self._socket, self._buffer, max_fds=max_fds)
+            else:
+                # The kernel closes descriptors that nobody asked for; only an engine refuses them.
+                length = self._socket.recv_into(self._view, 0, wire.WHOLE_LENGTH)
+                if length > MAX_MESSAGE_BYTES:
+                    raise wire.misfit(f"at most {MAX_MESSAGE_BYTES} bytes", found=length)
+                data = self._view[:length]
         except BlockingIOError:
             return None, []
         except ProtocolError as error:
@@ -276,9 +283,6 @@ class Transport:
             raise self.end(self._ended(error.strerror)) from error
         if not data:
             raise self.end(self._ended("the engine closed it"))
-        if not max_fds:
-            _close(fds)
-            fds = []
         try:
             return protocol.decode_from_engine(data), fds
         except msgspec.MsgspecError as error:

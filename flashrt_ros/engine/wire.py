@@ -21,9 +21,14 @@ takes for one, where it is not busy, and much shorter than a tick.
 _FD_BYTES = array.array("i").itemsize
 _CREDENTIALS = struct.Struct("iII")
 _MAX_GROUPS = 65536
-# Plain numbers: an operator of the enumeration is six calls, and every message asks.
-_CUT_OFF = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+
+# Plain numbers: an operator of the enumeration is six calls, and every message asks.
+WHOLE_LENGTH = int(socket.MSG_TRUNC)
+"""Has a receive tell a message's length even where it did not fit."""
+
+CUT_OFF = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
+"""What a receive says of a message that did not fit, or whose descriptors did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +81,18 @@ def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
         sock.send(message)
 
 
+def misfit(expected: str, *, found: int | None = None, fix: str | None = None) -> ProtocolError:
+    """Return what to raise over a message that did not fit, or whose descriptors did not."""
+    return ProtocolError("a message did not fit", expected=expected, found=found, fix=fix)
+
+
 def receive(
-    sock: socket.socket, buffer: bytearray, *, max_fds: int = 0
+    sock: socket.socket, buffer: bytearray, *, max_fds: int
 ) -> tuple[memoryview, list[int]]:
     """Receive one message into ``buffer``, with the descriptors that ride on it.
+
+    Where none may, receive from the socket itself: the layers of this function cost more in cold
+    caches than the rest of a message.
 
     Args:
         sock: Blocks or not, as it is set.
@@ -93,21 +106,17 @@ def receive(
     Raises:
         ProtocolError: The message or its descriptors did not fit. Nothing is leaked.
     """
-    room = socket.CMSG_SPACE(max_fds * _FD_BYTES) if max_fds else 0
+    room = socket.CMSG_SPACE(max_fds * _FD_BYTES)
     length, extras, flags, _ = sock.recvmsg_into([buffer], room, _CLOSE_ON_EXEC)
-    if not extras and not flags & _CUT_OFF:
-        return memoryview(buffer)[:length], []
     fds = array.array("i")
     for level, kind, data in extras:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
-    if flags & _CUT_OFF:
+    if flags & CUT_OFF:
         for fd in fds:
             os.close(fd)
-        is_short = max_fds > 0 and not fds and flags & socket.MSG_CTRUNC
-        raise ProtocolError(
-            "a message did not fit",
-            expected=f"at most {MAX_MESSAGE_BYTES} bytes and {max_fds} descriptors",
-            fix="raise the limit of open files: no descriptor is left" if is_short else None,
-        )
+        is_short = not fds and flags & socket.MSG_CTRUNC
+        fix = "raise the limit of open files: no descriptor is left" if is_short else None
+        expected = f"at most {MAX_MESSAGE_BYTES} bytes and {max_fds} descriptors"
+        raise misfit(expected, fix=fix)
     return memoryview(buffer)[:length], list(fds)

@@ -79,7 +79,7 @@ class CapsuleServices:
     def _moved(
         self, env_index: int, move: Callable[[EngineClient], protocol.Moved]
     ) -> protocol.Moved:
-        with self._link.use() as client:
+        with self._link as client:
             moved = move(client)
         self._fence.raise_to(env_index, moved.generation)
         return moved
@@ -89,7 +89,7 @@ class CapsuleServices:
         # engine's answer but what keeps the promise about older actions.
         env_index = self._env_index()
         stamp_ns = self._now_ns()
-        with self._link.use() as client:
+        with self._link as client:
             moved = client.reset(HOME, env_index=env_index, stamp_ns=stamp_ns)
         self._fence.raise_to(env_index, moved.generation)
         response.message = (
@@ -178,7 +178,7 @@ class CapsuleServices:
     def _snapshot(
         self, request: SnapshotCapsule.Request, response: SnapshotCapsule.Response
     ) -> None:
-        with self._link.use() as client:
+        with self._link as client:
             reply = client.snapshot(
                 request.name,
                 env_index=request.env_index,
@@ -192,7 +192,7 @@ class CapsuleServices:
         response.tail_length = reply.tail_length
 
     def _fork(self, request: ForkCapsule.Request, response: ForkCapsule.Response) -> None:
-        with self._link.use() as client:
+        with self._link as client:
             reply = client.fork(
                 request.count,
                 env_index=request.env_index,
@@ -212,7 +212,7 @@ class CapsuleServices:
         offset = request.offset
         while True:
             left = _PAGE if wanted is None else min(_PAGE, wanted - len(response.capsules))
-            with self._link.use() as client:
+            with self._link as client:
                 page = client.list_capsules(
                     offset=offset,
                     limit=left,
@@ -231,16 +231,16 @@ class CapsuleServices:
                 return
 
     def _drop(self, request: DropCapsule.Request, response: DropCapsule.Response) -> None:
-        with self._link.use() as client:
+        with self._link as client:
             client.drop(request.capsule, env_index=request.env_index)
 
     def _pin(self, request: PinCapsule.Request, response: PinCapsule.Response) -> None:
-        with self._link.use() as client:
+        with self._link as client:
             reply = client.pin(request.capsule, pinned=request.pinned, env_index=request.env_index)
         response.capsule = messages.capsule_info(reply.capsule)
 
     def _save(self, request: SaveCapsule.Request, response: SaveCapsule.Response) -> None:
-        with self._link.use() as client:
+        with self._link as client:
             saved = client.save(
                 request.capsule,
                 env_index=request.env_index,
@@ -253,7 +253,7 @@ class CapsuleServices:
         response.duration_ns = saved.duration_ns
 
     def _load(self, request: LoadCapsule.Request, response: LoadCapsule.Response) -> None:
-        with self._link.use() as client:
+        with self._link as client:
             reply = client.load(
                 request.file,
                 env_index=request.env_index,

@@ -155,7 +155,7 @@ class EpisodeServices:
     # inside ----------------------------------------------------------------------------------
 
     def _catalog(self) -> Catalog:
-        with self._link.use() as client:
+        with self._link as client:
             folder = client.status().capsule_folder
             name = client.name
         return open_catalog(folder, name) if folder else self._memory
@@ -177,7 +177,7 @@ class EpisodeServices:
             on_moved(moved)
 
         policy = EnginePart(
-            self._link.use,
+            lambda: self._link,
             name=POLICY,
             env_index=env_index,
             rate_hz=self._rate_hz,

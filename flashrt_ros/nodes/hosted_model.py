@@ -67,7 +67,7 @@ class HostedModel:
         self._node = node
         self._on_subgoal = on_subgoal
         self._on_refusal = on_refusal
-        self._link = Link("model", node.fault)
+        self._link = Link(node.fault)
         self._fence = Fence()
         self._reader: OutputReader | None = None
         self._thread: SubgoalThread | None = None
@@ -169,7 +169,7 @@ class HostedModel:
             raise BusyError("an episode is being taken or restored", fix="say it again after it")
         settings = self._node.settings
         count = settings.integer("num_candidates")
-        with self._link.use() as client:
+        with self._link as client:
             begun = client.begin_turn(
                 text,
                 env_index=settings.integer("env_index"),
@@ -186,7 +186,7 @@ class HostedModel:
         """End the turn under way, and forget what of plans is not a goal yet."""
         request = protocol.CancelTurn(0, env_index)
         try:
-            with self._link.use() as client:
+            with self._link as client:
                 client.call(request, protocol.Moved, timeout_s=self._node.patience_s)
         except NotActiveError:
             pass  # there was none
@@ -239,7 +239,7 @@ class HostedModel:
                 node,
                 PlannerPart(
                     self,
-                    self._link.use,
+                    lambda: self._link,
                     env_index=lambda: node.settings.integer("env_index"),
                     on_moved=self._note_moved,
                 ),
@@ -283,7 +283,7 @@ class HostedModel:
                 "a planner's turn can't be interrupted with a goal",
                 fix="call ~/interrupt of the policy node, or publish an instruction",
             )
-        with self._link.use() as client:
+        with self._link as client:
             reply = client.interrupt(
                 env_index=request.env_index, reason=request.reason, hold=request.hold
             )

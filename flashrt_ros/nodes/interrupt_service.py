@@ -74,7 +74,7 @@ class InterruptService:
         )
         if goal is not None:
             self._on_goal(request.goal)
-        with self._link.use() as client:
+        with self._link as client:
             if goal is None:
                 reply = client.interrupt(
                     env_index=request.env_index, reason=request.reason, hold=request.hold

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from types import TracebackType
 
 from flashrt_ros.engine.client import EngineClient
@@ -21,15 +21,19 @@ _LOOK_S = 0.25
 
 
 class Link:
-    """One connection, shared by callbacks and transitions under a lock.
+    """One connection, shared by callbacks and transitions: ``with link as client``.
+
+    One at a time; a thread that has it must not ask for it again. Leaving with an EngineGoneError
+    tells ``on_gone``, and lets the error pass.
 
     Args:
-        purpose: What it is for, for messages.
         on_gone: Called in the thread that found the engine gone, outside the lock.
+
+    Raises:
+        NotActiveError: On entering, where the node is not configured.
     """
 
-    def __init__(self, purpose: str, on_gone: Callable[[FlashrtError], None]) -> None:
-        self._purpose = purpose
+    def __init__(self, on_gone: Callable[[FlashrtError], None]) -> None:
         self._on_gone = on_gone
         self._lock = threading.Lock()
         self._client: EngineClient | None = None
@@ -38,15 +42,6 @@ class Link:
         """Take over a client; :meth:`close` closes it."""
         with self._lock:
             self._client = client
-
-    def use(self) -> AbstractContextManager[EngineClient]:
-        """Return what gives the client to one caller at a time: ``with link.use() as client``.
-
-        Raises:
-            NotActiveError: The node is not configured.
-            EngineGoneError: The engine went away meanwhile; ``on_gone`` was called.
-        """
-        return self
 
     def __enter__(self) -> EngineClient:
         self._lock.acquire()

@@ -160,14 +160,14 @@ class ObservationInput:
     def _follow_clock(self, now_ns: int) -> None:
         """Have the engine let new time in after the clock was set back: the last reset is ahead."""
         if self._clock.is_set_back(now_ns):
-            with self._link.use() as client:
+            with self._link as client:
                 client.rewind(now_ns, env_index=self._env_index)
             self._clock.accept(now_ns)
             self._reports.warn("clock", "it was set back: stamps of the new time count")
 
     def _write(self, stamp_ns: int, values: dict[str, Any]) -> None:
         try:
-            with self._link.use():
+            with self._link:
                 self._writer.write(stamp_ns=stamp_ns, **values)
         except StaleStampError:
             raise

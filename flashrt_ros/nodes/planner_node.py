@@ -54,7 +54,7 @@ class PlannerNode(SessionNode):
 
     def __init__(self, *, cli_args: Sequence[str] = ()) -> None:
         super().__init__(NAME, PLANNER, cli_args=cli_args)
-        self._slots = Link("slots", self.fault)
+        self._slots = Link(self.fault)
         self._fence = Fence()
         self._writers: dict[str, Writer] = {}
         self._arbiter: Arbiter | None = None
@@ -224,7 +224,7 @@ class PlannerNode(SessionNode):
         env_index = self.settings.integer("env_index")
         now_ns = self.reports.now_ns()
         checked = self._checker.check(goal, env_index=env_index, now_ns=now_ns)
-        with self._slots.use() as client:
+        with self._slots as client:
             if self._clock_watch.is_set_back(now_ns):
                 client.rewind(now_ns, env_index=env_index)
                 self._clock_watch.accept(now_ns)

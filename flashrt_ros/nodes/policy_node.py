@@ -64,7 +64,7 @@ class PolicyNode(SessionNode):
     def __init__(self, *, cli_args: Sequence[str] = ()) -> None:
         super().__init__(NAME, POLICY, cli_args=cli_args)
         self._fence = Fence()
-        self._slots = Link("slots", self.fault)
+        self._slots = Link(self.fault)
         self._observations: ObservationInput | None = None
         self._outputs: OutputReader | None = None
         self._acting: Acting | None = None
@@ -211,7 +211,7 @@ class PolicyNode(SessionNode):
         self._timer_hz = rate_hz if tick_source == "timer" else None
         self._fence.open()
         try:
-            with self.verbs.use() as client:
+            with self.verbs as client:
                 moved = client.activate(
                     env_index=env_index, tick_source=tick_source, rate_hz=rate_hz
                 )
@@ -226,7 +226,7 @@ class PolicyNode(SessionNode):
 
     def _take_over(self, env_index: int) -> None:
         """Stop ticks that a node which was killed has left going: what they queued is older."""
-        with self.verbs.use() as client:
+        with self.verbs as client:
             if client.status(env_index=env_index).state == "active":
                 moved = client.deactivate(env_index=env_index)
                 self._fence.note(env_index, moved.generation, moved.tick)
@@ -239,7 +239,7 @@ class PolicyNode(SessionNode):
         env_index = self.settings.integer("env_index")
         self._stop_acting()
         request = protocol.Deactivate(0, env_index)
-        with self.verbs.use() as client:
+        with self.verbs as client:
             moved = client.call(request, protocol.Moved, timeout_s=self.patience_s)
         self._fence.note(env_index, moved.generation, moved.tick)
 

@@ -49,7 +49,7 @@ class SessionNode(ManagedNode):
         super().__init__(name, specs, cli_args=cli_args)
         self.inputs = _inputs_node(self)
         self.reports = Reports(self, hardware_id="flashrt_ros")
-        self.verbs = Link("verbs", self.fault)
+        self.verbs = Link(self.fault)
         self.frames = Frames()
         self.model: protocol.ModelInfo | None = None
         self.settings = self.read_settings()
@@ -222,7 +222,7 @@ class SessionNode(ManagedNode):
         was_active = self.state_label == "active"
         if self.model is not None and not self.is_faulty:
             try:
-                with self.verbs.use() as client:
+                with self.verbs as client:
                     status = client.status(env_index=message.env_index)
                     message.engine_epoch = client.engine_epoch
                     messages.engine_status(message, status, client.model)

@@ -58,7 +58,7 @@ class StepService:
         self._timeout_ns = timeout_ns
         self._frame = frame
         self._now_ns = now_ns
-        self._link = Link("step", on_gone)
+        self._link = Link(on_gone)
         self._is_linked = False
         self._busy = threading.Lock()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -117,7 +117,7 @@ class StepService:
         if not self._is_linked:
             self._link.attach(self._connect())
             self._is_linked = True
-        with self._link.use() as client:
+        with self._link as client:
             stepped = client.step(
                 request.count,
                 env_index=request.env_index,

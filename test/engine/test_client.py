@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flashrt_ros.engine import linux, protocol
+from flashrt_ros.engine import linux, protocol, wire
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import (
@@ -109,6 +109,22 @@ def test_a_truncated_reply_is_refused_later_too(misbehave: Callable[[Answer], st
             client.ping()
         with pytest.raises(EngineGoneError):
             client.ping()
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(misbehave: Callable[[Answer], str]) -> None:
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        for _ in range(2):
+            ping = protocol.decode_request(sock.recv(65536))
+            assert isinstance(ping, protocol.Ping)
+            wire.send(sock, protocol.encode(protocol.Ack(ping.rid)), [sock.fileno()])
+        assert sock.recv(65536) == b""
+
+    with EngineClient(misbehave(answer), timeout_s=60) as client:
+        client.ping()
+        num_fds = linux.num_fds()
+        client.ping()
+        assert linux.num_fds() == num_fds
 
 
 def test_no_answer_ends_the_connection(misbehave: Callable[[Answer], str]) -> None:

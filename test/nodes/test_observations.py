@@ -228,7 +228,7 @@ class Feed:
         node.create_subscription = self._subscribe
         self.now_ns = 1000
         reports.now_ns = lambda: self.now_ns
-        self.rewinds = link.use.return_value.__enter__.return_value.rewind
+        self.rewinds = link.__enter__.return_value.rewind
         plan = map_observation(
             model(AGENT), cameras=[], camera_fields=[], joint_field="", joint_names=[]
         )

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from flashrt_ros.engine import protocol
+from flashrt_ros.engine import protocol, wire
 from flashrt_ros.engine.calls import Calls
 from flashrt_ros.engine.protocol import PROTOCOL_VERSION
 from flashrt_ros.engine.slots import map_received
@@ -115,6 +115,7 @@ class EngineClient(Calls):
         request = protocol.OpenWriter(0, channel, env_index)
         opened, fds = self._transport.exchange(request, protocol.WriterOpened, max_fds=1)
         if len(fds) != 1:
+            wire.close_descriptors(fds)
             raise self._transport.end(ProtocolError("no memory came with a ring"))
         memory = map_received(fds[0], opened.channel.ring_bytes, writable=True)
         writer = Writer(_Port(self._transport), opened, memory)
@@ -146,6 +147,7 @@ class EngineClient(Calls):
         request = protocol.Subscribe(0, env_index, actions, chunks, events)
         answer, fds = self._transport.exchange(request, protocol.Subscribed, max_fds=1)
         if len(fds) != (answer.slot_bytes > 0):
+            wire.close_descriptors(fds)
             raise self._transport.end(ProtocolError("no memory came with a subscription"))
         if fds:
             memory = map_received(fds[0], answer.slot_bytes * answer.num_slots, writable=False)

@@ -8,7 +8,6 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -158,7 +157,7 @@ class Transport:
                 return answer, fds
             if answer is None:
                 continue
-            _close(fds)
+            wire.close_descriptors(fds)
             if isinstance(answer, _Unasked):
                 self._inbox.append(answer)
             elif answer.rid in self._late:
@@ -282,11 +281,12 @@ class Transport:
         except OSError as error:
             raise self.end(self._ended(error.strerror)) from error
         if not data:
+            wire.close_descriptors(fds)
             raise self.end(self._ended("the engine closed it"))
         try:
             return protocol.decode_from_engine(data), fds
         except msgspec.MsgspecError as error:
-            _close(fds)
+            wire.close_descriptors(fds)
             raise self.end(
                 ProtocolError(
                     f"a message of engine '{self.name}' could not be decoded", found=error
@@ -328,8 +328,3 @@ class Transport:
                 found=f"{type(message).__name__} to request {message.rid}",
             )
         )
-
-
-def _close(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)

@@ -113,10 +113,15 @@ def receive(
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
     if flags & CUT_OFF:
-        for fd in fds:
-            os.close(fd)
+        close_descriptors(fds)
         is_short = not fds and flags & socket.MSG_CTRUNC
         fix = "raise the limit of open files: no descriptor is left" if is_short else None
         expected = f"at most {MAX_MESSAGE_BYTES} bytes and {max_fds} descriptors"
         raise misfit(expected, fix=fix)
     return memoryview(buffer)[:length], list(fds)
+
+
+def close_descriptors(fds: Sequence[int]) -> None:
+    """Close what was received and is not wanted."""
+    for fd in fds:
+        os.close(fd)

@@ -19,6 +19,7 @@ from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.client import EngineClient
 from flashrt_ros.errors import (
     EngineGoneError,
+    FlashrtError,
     ParameterRangeError,
     ProtocolError,
     ProtocolVersionError,
@@ -125,6 +126,41 @@ def test_descriptors_that_nobody_asked_for_are_closed(misbehave: Callable[[Answe
         num_fds = linux.num_fds()
         client.ping()
         assert linux.num_fds() == num_fds
+
+
+OPENED = protocol.WriterOpened(
+    2, 0, protocol.ChannelInfo("goal", "goal", "", 4096, 1, 4096, ()), 0, 0, 1, 1
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "num_fds"),
+    [
+        (b"", 1),
+        (b"", 2),
+        (protocol.encode(OPENED), 2),
+        (protocol.encode(protocol.Failure(2, 100, "no")), 1),
+        (protocol.encode(protocol.Ack(2)), 1),
+    ],
+)
+def test_descriptors_that_come_with_nonsense_are_closed(
+    misbehave: Callable[[Answer], str], message: bytes, num_fds: int
+) -> None:
+    def answer(sock: socket.socket) -> None:
+        sock.send(WELCOME)
+        sock.recv(65536)
+        wire.send(sock, message, [sock.fileno()] * num_fds)
+        is_sent.set()
+        assert is_over.wait(60)
+
+    is_sent, is_over = threading.Event(), threading.Event()
+    with EngineClient(misbehave(answer), timeout_s=60) as client:
+        num_before = linux.num_fds()
+        with pytest.raises(FlashrtError):
+            client.open_writer("goal")
+        assert is_sent.is_set()
+        assert linux.num_fds() == num_before
+        is_over.set()
 
 
 def test_no_answer_ends_the_connection(misbehave: Callable[[Answer], str]) -> None:

@@ -51,13 +51,13 @@ class EpisodeClient:
         folder = policy.status(env_index=env_index).capsule_folder
         self._catalog = open_catalog(folder, policy.name)
         planners = (
-            [EnginePart(lambda: nullcontext(planner), name=PLANNER, env_index=env_index)]
+            [EnginePart(nullcontext(planner), name=PLANNER, env_index=env_index)]
             if planner is not None
             else []
         )
         self._episodes = Episodes(
             EnginePart(
-                lambda: nullcontext(policy),
+                nullcontext(policy),
                 name=POLICY,
                 env_index=env_index,
                 rate_hz=lambda: rate_hz,

@@ -29,8 +29,8 @@ PLANNER = "planner"
 TURN_WAIT_S = 10.0
 """How long a hold waits for the end of a planner's turn."""
 
-Use = Callable[[], AbstractContextManager[EngineClient]]
-"""Gives the connection to one caller at a time."""
+Link = AbstractContextManager[EngineClient]
+"""Gives the connection to one caller at a time, as often as it is entered."""
 
 
 class EnginePart:
@@ -45,7 +45,7 @@ class EnginePart:
     somebody moves all the same after a :meth:`put` is not moved back by a revert.
 
     Args:
-        use: Connection to the engine, borrowed.
+        link: Connection to the engine, borrowed.
         name: In the episode, :data:`POLICY` or :data:`PLANNER` where there is one of each.
         env_index: Environment.
         rate_hz: Rate of the timer to go back to; None refuses to hold a policy that one ticks.
@@ -55,7 +55,7 @@ class EnginePart:
 
     def __init__(
         self,
-        use: Use,
+        link: Link,
         *,
         name: str,
         env_index: int = 0,
@@ -63,7 +63,7 @@ class EnginePart:
         on_moved: Callable[[protocol.Moved], None] = lambda moved: None,
         facts: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._use = use
+        self._link = link
         self._name = name
         self._env_index = env_index
         self._rate_hz = rate_hz
@@ -98,7 +98,7 @@ class EnginePart:
             ConfigError: No timer has that rate.
             FlashrtError: As ``EngineClient.call``.
         """
-        with self._use() as client:
+        with self._link as client:
             self._lock = EnvironmentLock(client.name, self._env_index)
             engine = client.name
             status = client.status(env_index=self._env_index)
@@ -127,7 +127,7 @@ class EnginePart:
         rate_hz = self._paused_hz
         if rate_hz is None:
             return
-        with self._use() as client:
+        with self._link as client:
             status = client.status(env_index=self._env_index)
             # Who deactivated it, or took the ticks for himself meanwhile, meant that.
             if status.state == "active" and status.tick_source == "step":
@@ -143,7 +143,7 @@ class EnginePart:
             BusyError: The environment was ticked or moved since the hold.
             FlashrtError: As ``EngineClient.snapshot``.
         """
-        with self._use() as client:
+        with self._link as client:
             info = self._freeze(client, f"episode={taking.episode}", persist=taking.persist)
             self._taken = info.id
             status = client.status(env_index=self._env_index)
@@ -175,7 +175,7 @@ class EnginePart:
             CapsuleNotFoundError: There is no such capsule.
             FingerprintMismatchError: Names the fields that differ.
         """
-        with self._use() as client:
+        with self._link as client:
             kind = POLICY if client.model.action_dim else PLANNER
             if part.kind != kind or not part.capsule_id:
                 raise EpisodeError(
@@ -198,7 +198,7 @@ class EnginePart:
         Raises:
             FlashrtError: As ``EngineClient.restore``, or there is no room to freeze.
         """
-        with self._use() as client:
+        with self._link as client:
             before = self._freeze(client, f"episode_undo={part.capsule_id}")
             self._replaced = before.id
             try:
@@ -217,7 +217,7 @@ class EnginePart:
         replaced, self._replaced = self._replaced, ""
         try:
             if replaced:
-                with self._use() as client:
+                with self._link as client:
                     self._forget(client, replaced)
         finally:
             self._end()
@@ -242,7 +242,7 @@ class EnginePart:
         try:
             self.undo()
             if self._taken:
-                with self._use() as client:
+                with self._link as client:
                     self._forget(client, self._taken)
         finally:
             try:
@@ -253,13 +253,13 @@ class EnginePart:
     def drop(self, part: Part) -> None:
         """Unpin and drop the capsule; where a text stands at it, with the next one dropped."""
         if part.capsule_id:
-            with self._use() as client:
+            with self._link as client:
                 self._forget(client, part.capsule_id)
 
     # inside ----------------------------------------------------------------------------------
 
     def _bring_back(self, capsule_id: str) -> None:
-        with self._use() as client:
+        with self._link as client:
             generation = client.status(env_index=self._env_index).generation
             if self._put_generation not in (None, generation):
                 self._forget(client, capsule_id)
@@ -271,7 +271,7 @@ class EnginePart:
                 )
             moved = client.restore(capsule_id, env_index=self._env_index)
         self._on_moved(moved)
-        with self._use() as client:
+        with self._link as client:
             self._forget(client, capsule_id)
 
     def _end(self) -> None:

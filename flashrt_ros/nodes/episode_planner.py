@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from flashrt_ros.engine import protocol
-from flashrt_ros.episode.engine_part import PLANNER, EnginePart, Use
+from flashrt_ros.episode.engine_part import PLANNER, EnginePart, Link
 from flashrt_ros.episode.manifest import Part
 from flashrt_ros.episode.participant import Taking
 from flashrt_ros.errors import BusyError, EpisodeError
@@ -56,7 +56,7 @@ class PlannerPart:
 
     Args:
         hosted: The session.
-        use: Connection to the planner engine.
+        link: Connection to the planner engine.
         env_index: Environment.
         on_moved: Told where the text stands each time it was moved.
     """
@@ -66,13 +66,13 @@ class PlannerPart:
     def __init__(
         self,
         hosted: Hosted,
-        use: Use,
+        link: Link,
         *,
         env_index: Callable[[], int],
         on_moved: Callable[[protocol.Moved], None],
     ) -> None:
         self._hosted = hosted
-        self._use = use
+        self._link = link
         self._env_index = env_index
         self._on_moved = on_moved
         self._engine = self._new_engine()
@@ -163,7 +163,7 @@ class PlannerPart:
 
     def _new_engine(self) -> EnginePart:
         return EnginePart(
-            self._use, name=PLANNER, env_index=self._env_index(), on_moved=self._moved
+            self._link, name=PLANNER, env_index=self._env_index(), on_moved=self._moved
         )
 
     def _moved(self, moved: protocol.Moved) -> None:

@@ -177,7 +177,7 @@ class EpisodeServices:
             on_moved(moved)
 
         policy = EnginePart(
-            lambda: self._link,
+            self._link,
             name=POLICY,
             env_index=env_index,
             rate_hz=self._rate_hz,

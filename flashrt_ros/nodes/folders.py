@@ -1,4 +1,4 @@
-"""Temporary folders for parameter files; one whose owner was killed is cleared away later."""
+"""Temporary folders; one whose owner was killed is cleared away later."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ PREFIX = "flashrt_ros_run_"
 
 
 @contextmanager
-def run_folder() -> Iterator[Path]:
+def run_folder(prefix: str = PREFIX) -> Iterator[Path]:
     """Make a folder for as long as the context lasts.
 
     Its owner holds a lock on it, which ends with the process, however that ends: folders
-    of this user that nobody has locked are removed first.
+    of this user and prefix that nobody has locked are removed first.
+
+    Args:
+        prefix: Of its name; nobody else's, who would not hold a lock.
     """
     parent = Path(tempfile.gettempdir())
-    for left in parent.glob(f"{PREFIX}*"):
+    for left in parent.glob(f"{prefix}*"):
         _remove_if_left(left)
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
         # Until it is locked, another start may take it for a left one and remove it.
         lock = _lock(folder)
         if lock is not None and folder.exists():

@@ -239,7 +239,7 @@ class HostedModel:
                 node,
                 PlannerPart(
                     self,
-                    lambda: self._link,
+                    self._link,
                     env_index=lambda: node.settings.integer("env_index"),
                     on_moved=self._note_moved,
                 ),

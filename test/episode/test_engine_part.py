@@ -48,14 +48,14 @@ class Losing:
 
 
 def part_over(client: Any, **more: Any) -> EnginePart:
-    return EnginePart(lambda: nullcontext(client), name=POLICY, **more)
+    return EnginePart(nullcontext(client), name=POLICY, **more)
 
 
 def test_a_turn_is_waited_for_and_not_asked_about(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planner, other = start("planner"), start("planner")
-    part = EnginePart(lambda: nullcontext(planner), name=PLANNER)
+    part = EnginePart(nullcontext(planner), name=PLANNER)
     states: list[str] = []
     status = EngineClient.status
 
@@ -87,7 +87,7 @@ def test_a_turn_is_waited_for_and_not_asked_about(
 
 def test_a_turn_that_does_not_end_lets_go(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     planner = start("planner")
-    part = EnginePart(lambda: nullcontext(planner), name=PLANNER)
+    part = EnginePart(nullcontext(planner), name=PLANNER)
     status = EngineClient.status
 
     def endless(client: EngineClient, **more: Any) -> Any:
@@ -226,10 +226,8 @@ def hosted(start: Start) -> Any:
         on_error=pytest.fail,
     )
 
-    def use() -> Any:
-        return nullcontext(client)
-
-    part = PlannerPart(Host(thread), use, env_index=lambda: 0, on_moved=lambda moved: None)
+    link = nullcontext(client)
+    part = PlannerPart(Host(thread), link, env_index=lambda: 0, on_moved=lambda moved: None)
     yield client, part
     thread.close()
 

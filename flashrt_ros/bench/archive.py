@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from flashrt_ros.bench.archive_files import ArchiveFiles
-from flashrt_ros.bench.context import Cast, Context, Crew, megabytes
+from flashrt_ros.bench.context import FOLDER_PREFIX, Cast, Context, Crew, megabytes
 from flashrt_ros.bench.devices import MIN_CORES, num_cores, time_host
 from flashrt_ros.bench.engines import engine_parameters, hired, wait_for
 from flashrt_ros.bench.failures import BenchError, WrongResultError
@@ -23,6 +22,8 @@ from flashrt_ros.bench.sampling import Case, Plan, Samples, median, p99
 from flashrt_ros.bench.tick import RATE_HZ
 from flashrt_ros.engine.client import EngineClient, Writer
 from flashrt_ros.engine.protocol import Status
+from flashrt_ros.engine.stats import WINDOW
+from flashrt_ros.nodes.folders import run_folder
 
 MAX_SAVE_RATIO = 1.3
 """Of a save's time to that of write, fsync and rename."""
@@ -104,11 +105,15 @@ def run(context: Context) -> Result:
         WrongResultError: Other bytes came back than were written.
         BenchError: The engine did not do its part.
     """
-    with tempfile.TemporaryDirectory(prefix="flashrt_bench_") as name:
-        samples = _time_files(context, Path(name) / "files")
-        ticks = _run_ticks(context, Path(name) / "engine")
+    with run_folder(FOLDER_PREFIX) as folder:
+        samples = _time_files(context, folder / "files")
+        ticks = _run_ticks(context, folder / "engine")
     size = megabytes(_TINY_BYTES if context.is_tiny else FILE_BYTES)
-    rows = [*_file_rows(samples, size), *_tick_rows(ticks)]
+    is_bound = not context.is_tiny
+    rows = [
+        *_file_rows(samples, size, is_bound=is_bound),
+        *_tick_rows(ticks, is_bound=is_bound),
+    ]
     panels = [_file_panel(samples, size), _tick_panel(ticks)]
     ratio = median(samples["save"].host_us) / median(samples["write"].host_us)
     return context.result(
@@ -143,7 +148,7 @@ def _time_files(context: Context, folder: Path) -> dict[str, Samples]:
         return context.measure(cases, plan, f"files of {label}")
 
 
-def _file_rows(samples: Mapping[str, Samples], size: str) -> list[Row]:
+def _file_rows(samples: Mapping[str, Samples], size: str, *, is_bound: bool) -> list[Row]:
     rows = []
     for name, (words, beside, bound) in _FILE_CASES.items():
         ms = samples[name].host_us / 1e3
@@ -154,7 +159,7 @@ def _file_rows(samples: Mapping[str, Samples], size: str) -> list[Row]:
                 median(ms),
                 p99(ms),
                 median(ms) / median(samples[beside].host_us / 1e3),
-                at_most("ratio", bound) if bound else None,
+                at_most("ratio", bound) if bound and is_bound else None,
             )
         )
     return rows
@@ -190,6 +195,8 @@ def _run_ticks(context: Context, folder: Path) -> dict[str, Ticks]:
         _run_stretch(client, crew, work["alone"], _MIN_STRETCH_S, Ticks())
         for number, name in enumerate(order):
             seconds = max(_MIN_STRETCH_S, context.budget.share_s(len(order) - number))
+            # The engine's figures are of the last WINDOW ticks: more would tell of the end only.
+            seconds = min(seconds, WINDOW / RATE_HZ)
             context.say(f"ticks {_KINDS[name]}")
             _activate(client, *writers)
             _run_stretch(client, crew, work[name], seconds, found[name])
@@ -251,12 +258,12 @@ def _run_stretch(
     found.num_due += status.tick - first.tick + status.deadline_misses - first.deadline_misses
 
 
-def _tick_rows(ticks: Mapping[str, Ticks]) -> list[Row]:
+def _tick_rows(ticks: Mapping[str, Ticks], *, is_bound: bool) -> list[Row]:
     rows = []
     has_cores = num_cores() >= MIN_CORES
     for name, words in _KINDS.items():
         found = ticks[name]
-        is_bound = has_cores and name != "alone"
+        has_target = is_bound and has_cores and name != "alone"
         rows.append(
             Row(
                 f"lateness of ticks {words}" + ("" if name == "alone" else "; ratio of p99"),
@@ -264,8 +271,8 @@ def _tick_rows(ticks: Mapping[str, Ticks]) -> list[Row]:
                 found.median_us,
                 found.p99_us,
                 found.p99_us / ticks["alone"].p99_us,
-                at_most("ratio", MAX_LATENESS_RATIO) if is_bound else None,
-                "" if is_bound or name == "alone" else f"target from {MIN_CORES} cores up",
+                at_most("ratio", MAX_LATENESS_RATIO) if has_target else None,
+                "" if has_cores or name == "alone" else f"target from {MIN_CORES} cores up",
             )
         )
         rows.append(Row(f"ticks missed {words}", "%", 100 * found.num_missed / found.num_due))

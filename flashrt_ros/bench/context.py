@@ -12,8 +12,14 @@ from flashrt_ros.bench.result import BarPanel, LinePanel, Result, Row
 from flashrt_ros.bench.sampling import Budget, Case, Plan, Samples, measure
 from flashrt_ros.nodes.parameters import Value
 
+FOLDER_PREFIX = "flashrt_ros_bench_"
+"""Of the names of a bench's folders of files."""
+
 TINY_S = 10.0
 """A budget below this is for a look: the smallest sizes only, nothing compiled."""
+
+_BEGIN_S = 0.25
+"""Of what a command was given, what may be gone when its bench begins: 10 s given are 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Context:
     @property
     def is_tiny(self) -> bool:
         """Whether the budget is only enough for a look."""
-        return self.budget.seconds < TINY_S
+        return self.budget.seconds < TINY_S - _BEGIN_S
 
     def say(self, text: str) -> None:
         """Tell what is going on."""
@@ -110,6 +116,8 @@ class Context:
         rows: Sequence[Row],
         panels: Sequence[LinePanel | BarPanel],
         summary: str,
+        *,
+        has_sizes: bool = True,
     ) -> Result:
         """Put a result together, with the device's title and versions.
 
@@ -117,11 +125,14 @@ class Context:
             bench: The bench's name.
             rows: As they are shown.
             panels: Of its picture.
-            summary: What was measured, in a line.
+            summary: What was measured, in a line; said to be a look, where it was one.
+            has_sizes: Whether the bench takes a smaller size for a look.
 
         Returns:
             The result.
         """
+        if self.is_tiny and has_sizes:
+            summary = f"smallest size only: {summary}"
         return Result(
             bench, self.device.title, self.device.versions(), tuple(rows), tuple(panels), summary
         )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -16,15 +14,17 @@ import numpy as np
 import torch
 import xxhash
 
-from flashrt_ros.bench.context import Context, megabytes
+from flashrt_ros.bench.context import FOLDER_PREFIX, Context, megabytes
 from flashrt_ros.bench.devices import Device
-from flashrt_ros.bench.failures import BenchError, WrongResultError
+from flashrt_ros.bench.failures import WrongResultError
 from flashrt_ros.bench.lru_cache import LruCache
 from flashrt_ros.bench.models import StatefulPolicy
 from flashrt_ros.bench.result import Floats, Line, LinePanel, Result, Row, at_most
 from flashrt_ros.bench.sampling import NO_SAMPLE, Budget, Sample, median, p99, without_collector
 from flashrt_ros.bench.stand import Stand
+from flashrt_ros.bench.tiers import origin, wait_until_quiet
 from flashrt_ros.engine import protocol
+from flashrt_ros.nodes.folders import run_folder
 
 MAX_RATIO = 1.25
 """Of a pinned capsule's median at the largest set to that at the smallest."""
@@ -51,9 +51,8 @@ _MARGIN_BYTES = 64 << 10
 """Of a block, above its ballast."""
 
 _MIN_ROUNDS = 3
-_QUIET_S = 60.0
-
 _WAKING = 3
+_RESIDENT = 0
 
 _PAUSE_S = 0.02
 """About what a capsule takes to come from a file."""
@@ -92,15 +91,6 @@ class Found:
         """Times until the bytes were there, us."""
         return np.array([sample.host_ns for sample in self.times]) / 1e3
 
-    @property
-    def origin(self) -> str:
-        """Where they came from, in words: "all from host", "from host 20 %, disk 80 %"."""
-        if len(self.tiers) == 1:
-            return f"all from {next(iter(self.tiers))}"
-        total = self.tiers.total()
-        shares = (f"{tier} {100 * count / total:.0f} %" for tier, count in self.tiers.most_common())
-        return f"from {', '.join(shares)}"
-
 
 def run(context: Context) -> Result:
     """Let the set grow; at each size restore every capsule of it in random order, again and again.
@@ -133,8 +123,9 @@ def run(context: Context) -> Result:
             shelf.check()
             found[multiple] = _measure(context, shelf, budget, f"{multiple} x the quota")
     size = f"{megabytes(num_bytes)} each"
-    rows = _rows(found)
-    ratio = next(row.ratio for row in reversed(rows) if row.target is not None)
+    rows = _rows(found, is_bound=not context.is_tiny)
+    largest, smallest = found[multiples[-1]][_PINNED], found[multiples[0]][_PINNED]
+    ratio = median(largest.wall_us) / median(smallest.wall_us)
     return context.result(
         "pinned",
         rows,
@@ -156,7 +147,7 @@ class ShelfOfCapsules:
         self._device = device
         self._digests: list[str] = []
         with ExitStack() as exits:
-            folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="flashrt_bench_")))
+            folder = exits.enter_context(run_folder(FOLDER_PREFIX))
             quota = NUM_SLOTS * (num_bytes + _MARGIN_BYTES)
             self._stand = exits.enter_context(
                 Stand(
@@ -177,8 +168,10 @@ class ShelfOfCapsules:
             self._tiers = [tier.name for tier in self._stand.engine.core.store.room.all_tiers]
             lane, layout = self._stand.environment.lane, self._stand.engine.core.layout
             self._lane = device.memory(lane.address, layout.capsule_bytes)
-            self._resident = self._lane.clone()
             self._cache = LruCache(self._lane.numel(), memory, folder / "cache")
+            # Its one key wakes the cache's Python as well, and moves nothing of the cache's own.
+            self._resident = LruCache(self._lane.numel(), memory[:1], folder / "resident")
+            self._resident.put(_RESIDENT, self._lane)
             self._exits = exits.pop_all()
 
     def __enter__(self) -> Self:
@@ -236,10 +229,10 @@ class ShelfOfCapsules:
         return None if self._stand.restore(_name(key)).path == "copy" else NO_SAMPLE
 
     def wake(self) -> None:
-        """Restore what no set is part of, and copy what no cache holds, a few times."""
+        """Restore what no set is part of, and get what the cache does not hold, a few times."""
         for _ in range(_WAKING):
             self._stand.restore()
-            self._lane.copy_(self._resident)
+            self._lane.copy_(self._resident.get(_RESIDENT))
         self._device.settle()
 
     def restore_cached(self, key: int) -> None:
@@ -266,11 +259,7 @@ class ShelfOfCapsules:
             BenchError: It has none.
         """
         self._device.settle()
-        end = Budget(_QUIET_S)
-        mover = self._stand.engine.core.storage.mover
-        while mover.wait(_QUIET_S):
-            if not end.left_s:
-                raise BenchError("the engine moves capsules without an end")
+        wait_until_quiet(self._stand.engine.core.storage.mover)
 
     def _digest(self) -> str:
         self._device.settle()
@@ -326,14 +315,14 @@ def _restore_one(
     shelf.rest()
 
 
-def _rows(found: dict[int, dict[str, Found]]) -> list[Row]:
+def _rows(found: dict[int, dict[str, Found]], *, is_bound: bool) -> list[Row]:
     rows = []
     smallest, largest = min(found), max(found)
     for name, words in _NAMES.items():
         base_us = median(found[smallest][name].wall_us)
         for multiple, kinds in found.items():
             us = kinds[name].wall_us
-            is_bound = name == _PINNED and multiple == largest
+            has_target = is_bound and name == _PINNED and multiple == largest
             rows.append(
                 Row(
                     f"{words}, set of {multiple} x the quota",
@@ -341,8 +330,8 @@ def _rows(found: dict[int, dict[str, Found]]) -> list[Row]:
                     median(us),
                     p99(us),
                     median(us) / base_us,
-                    at_most("ratio", MAX_RATIO) if is_bound else None,
-                    kinds[name].origin,
+                    at_most("ratio", MAX_RATIO) if has_target else None,
+                    origin(kinds[name].tiers),
                 )
             )
     return rows

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from flashrt_ros.bench.context import Context
+from flashrt_ros.bench.context import FOLDER_PREFIX, Context
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.result import Bar, BarPanel, Floats, Row, at_most
 from flashrt_ros.bench.sampling import Budget, median, p99, without_collector
 from flashrt_ros.bench.stand import engine_config
+from flashrt_ros.bench.tiers import QUIET_S, origin, wait_until_quiet
 from flashrt_ros.bench.ttft_clock import timer_for
 from flashrt_ros.bench.ttft_models import SUFFIX, random_tokens
 from flashrt_ros.bench.ttft_stand import TextStand
@@ -30,6 +29,7 @@ from flashrt_ros.capsule.fingerprint import Fingerprint
 from flashrt_ros.capsule.room import NotYet
 from flashrt_ros.engine.storage import Storage
 from flashrt_ros.models.hybrid_borders import SessionCapsule
+from flashrt_ros.nodes.folders import run_folder
 from flashrt_ros.runtime.arena import Block
 from flashrt_ros.runtime.spec import ArenaLayout
 
@@ -44,7 +44,6 @@ _NUM_OTHERS = 8
 _MEMORY_SHARE = 4
 """The set takes at most one of so many parts of the host's free memory."""
 
-_QUIET_S = 60.0
 _PINNED, _OTHERS = "pinned prefixes", "other prefixes"
 _APPENDED_SEED, _HOME_SEED, _FIRST_SEED = 1, 2, 1000
 """Of what follows a prefix of the set, of the prefix outside it, and of the set's first."""
@@ -67,13 +66,6 @@ class Found:
         """Times as an array."""
         return np.array(self.ms)
 
-    @property
-    def origin(self) -> str:
-        """Where they lay, in words: "from host 20 %, disk 80 %"."""
-        total = self.tiers.total()
-        shares = (f"{tier} {100 * count / total:.0f} %" for tier, count in self.tiers.most_common())
-        return f"from {', '.join(shares)}"
-
 
 class PrefixSet:
     """A capsule store with prefixes in every tier, beside a stand whose lane they come to.
@@ -92,13 +84,13 @@ class PrefixSet:
         layout = _short(stand)
         block = layout.capsule_bytes
         with ExitStack() as undo:
-            folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="flashrt_bench_"))
+            folder = undo.enter_context(run_folder(FOLDER_PREFIX))
             config = engine_config(
                 stand.device,
                 capsule_quota_bytes=stand.scale.set_quota * block,
                 capsule_host_quota_bytes=size * block,
                 capsule_disk_quota_bytes=2 * size * block,
-                capsule_folder=str(Path(folder) / "capsules"),
+                capsule_folder=str(folder / "capsules"),
             )
             self._fingerprint = Fingerprint.of({"bench": "ttft", "layout": layout.digest()})
             self._storage = Storage(
@@ -205,10 +197,7 @@ class PrefixSet:
             BenchError: It has no end.
         """
         self._stand.device.settle()
-        end = Budget(_QUIET_S)
-        while self._storage.mover.wait(_QUIET_S):
-            if not end.left_s:
-                raise BenchError("capsules are moved without an end")
+        wait_until_quiet(self._storage.mover)
 
     def _freeze(self, key: int) -> None:
         session = self._session
@@ -245,12 +234,12 @@ class PrefixSet:
 
     def _until(self, attempt: Callable[[], None]) -> None:
         """Try until the store has what it takes."""
-        end = Budget(_QUIET_S)
+        end = Budget(QUIET_S)
         while end.left_s:
             try:
                 attempt()
             except NotYet:
-                self._storage.mover.wait(_QUIET_S)
+                self._storage.mover.wait(QUIET_S)
             else:
                 return
         raise BenchError("the capsule store makes no room")
@@ -331,7 +320,7 @@ def _rows(stand: TextStand, found: dict[int, dict[str, Found]]) -> tuple[list[Ro
                     p99(ms),
                     median(ms) / base_ms,
                     at_most("ratio", MAX_RATIO) if is_bound else None,
-                    f"{kinds[name].origin}{_clock(stand, name)}",
+                    f"{origin(kinds[name].tiers)}{_clock(stand, name)}",
                 )
             )
             label = f"{name}, {count}"

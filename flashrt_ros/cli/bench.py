@@ -18,6 +18,7 @@ from rich.text import Text
 
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.registry import BENCHES
+from flashrt_ros.cli import signals
 from flashrt_ros.cli.consoles import make_console
 from flashrt_ros.cli.files import check_picture, check_target
 from flashrt_ros.errors import ConfigError, FlashrtError
@@ -74,7 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: There is no such device, folder or matplotlib.
+        Interrupted: A stop signal came, and everything that was open is closed. What the
+            benches before it found is written.
     """
+    with signals.interrupting() as check:
+        return _run_checked(arguments, check)
+
+
+def _run_checked(arguments: argparse.Namespace, check: Callable[[], None]) -> int:
     is_all = arguments.name == ALL
     if arguments.ablation and arguments.name != _ABLATED:
         raise ConfigError("--ablation belongs to a bench", expected=_ABLATED, found=arguments.name)
@@ -94,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.plot is not None:
             _plot(arguments.plot, result)
 
-    num_failed = _run(names, device, budget_s, keep, is_ablation=arguments.ablation)
+    num_failed = _run(names, device, budget_s, keep, check, is_ablation=arguments.ablation)
     is_missed = arguments.check and any(result.missed for result in results)
     return 1 if num_failed or is_missed else 0
 
@@ -128,10 +136,14 @@ def _run(
     device: Device,
     budget_s: float,
     keep: Callable[[Result], None],
+    check: Callable[[], None],
     *,
     is_ablation: bool = False,
 ) -> int:
-    """Run benches in turn, show each result and have it kept; returns how many failed."""
+    """Run benches in turn, show each result and have it kept; returns how many failed.
+
+    ``check`` is called at whatever a bench tells, and where it ends.
+    """
     from flashrt_ros.bench.sampling import Budget
 
     weights = {name: BENCHES[name].weight for name in names}
@@ -152,12 +164,14 @@ def _run(
             seconds = max(_LEAST_S, budget.left_s) * weights[name] / left
             progress.start_task(tasks[name])
             context = replace(
-                _context(device, seconds, progress, tasks[name]), is_ablation=is_ablation
+                _context(device, seconds, progress, tasks[name], check), is_ablation=is_ablation
             )
             description = "done"
             try:
                 result = BENCHES[name].run(context)
             except Exception as error:
+                # What an interrupt's unwinding ran into is no failure of the bench.
+                check()
                 # One bench that fails must not cost what the others find.
                 if not isinstance(error, WrongResultError | BenchError | FlashrtError):
                     logger.exception("bench '%s' failed", name)
@@ -165,18 +179,22 @@ def _run(
                 num_failed += 1
                 description = "failed"
             else:
+                check()
                 console.print(shown(result))
                 keep(result)
             progress.update(tasks[name], completed=1.0, description=description)
     return num_failed
 
 
-def _context(device: Device, seconds: float, progress: Progress, task: TaskID) -> Context:
+def _context(
+    device: Device, seconds: float, progress: Progress, task: TaskID, check: Callable[[], None]
+) -> Context:
     from flashrt_ros.bench.context import Context
     from flashrt_ros.bench.sampling import Budget
     from flashrt_ros.cli.bench_crew import hire
 
     def tell(share: float, text: str) -> None:
+        check()
         progress.update(task, completed=min(share, 0.99), description=text)
 
     return Context(device, Budget(seconds), hire, tell=tell)

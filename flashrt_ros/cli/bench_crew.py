@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from flashrt_ros.bench.context import Cast
+from flashrt_ros.cli import signals
 from flashrt_ros.cli.processes import Processes, ProcessSpec
 from flashrt_ros.cli.up import node_parameters
 from flashrt_ros.engine.config import EngineConfig
@@ -56,9 +57,13 @@ class HiredCrew:
         return self._processes.ended()
 
     def stop(self) -> tuple[str, ...]:
-        """End all; returns the names of those that had to be killed. Idempotent."""
-        killed = self._processes.stop()
-        self._exits.close()
+        """End all; returns the names of those that had to be killed. Idempotent.
+
+        A stop signal that comes meanwhile is delivered when everything is gone.
+        """
+        with signals.deferred():
+            killed = self._processes.stop(keeps_signals=True)
+            self._exits.close()
         return killed
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import flashrt_ros
+from flashrt_ros.cli.signals import Interrupted
 from flashrt_ros.errors import FlashrtError
 
 COMMANDS: dict[str, str] = {
@@ -38,8 +41,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; None takes the process's.
 
     Returns:
-        The subcommand's exit code; 1 if it was refused, with code and reason on stderr.
+        The subcommand's exit code; 1 if it was refused, with code and reason on stderr; 128
+        and the signal's number if it was interrupted.
     """
+    try:
+        return _run(arguments)
+    except FlashrtError as error:
+        print(f"flashrt-ros: {error.name} ({error.code}): {error}", file=sys.stderr)
+        return FAILURE
+    except KeyboardInterrupt as error:
+        with suppress(OSError):  # the terminal may be gone
+            print("flashrt-ros: interrupted", file=sys.stderr, flush=True)
+        return 128 + (error.number if isinstance(error, Interrupted) else signal.SIGINT)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="flashrt-ros", description=flashrt_ros.__doc__)
     parser.add_argument("--version", action="version", version=flashrt_ros.__version__)
@@ -51,14 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module = importlib.import_module(f"flashrt_ros.cli.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    parsed = parser.parse_args(words)
-    try:
-        return int(parsed.run(parsed))
-    except FlashrtError as error:
-        print(f"flashrt-ros: {error.name} ({error.code}): {error}", file=sys.stderr)
-        return FAILURE
-    except KeyboardInterrupt:
-        return 130
+    parsed, unknown = parser.parse_known_args(words)
+    if unknown:
+        # Of the command's own usage, unless it stood before the command.
+        before = words[: words.index(parsed.command)]
+        blamed = parser if unknown[0] in before else commands.choices[parsed.command]
+        blamed.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return int(parsed.run(parsed))
 
 
 if __name__ == "__main__":

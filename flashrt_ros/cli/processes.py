@@ -189,17 +189,21 @@ class Processes:
         """Put out a line of this process's own, after those that came before."""
         self._printer.put(line)
 
-    def stop(self) -> tuple[str, ...]:
+    def stop(self, *, keeps_signals: bool = False) -> tuple[str, ...]:
         """End every child, one after another, the last one started first; idempotent.
 
         The first child (the engine) is asked only when the others are gone. Who is still
         there when its time is up is killed, with its group. Returns within :data:`STOP_S`,
-        whether or not anybody reads the output; signals that come meanwhile do nothing.
+        whether or not anybody reads the output.
+
+        Args:
+            keeps_signals: Stop signals that come meanwhile are delivered at the end, where
+                the process goes on after this; else they do nothing.
 
         Returns:
             Names of the children that had to be killed.
         """
-        with signals.ignored():
+        with signals.deferred() if keeps_signals else signals.ignored():
             return self._stop()
 
     def _stop(self) -> tuple[str, ...]:

@@ -12,6 +12,25 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, a plain ``kill`` and a closed terminal: each asks for the same orderly stop."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """A stop signal came.
+
+    A class of its own: once a plain ``KeyboardInterrupt`` has left a string that was run by
+    ``exec``, as dataclasses do when they are made, CPython ends the process by SIGINT,
+    whoever caught it.
+
+    Args:
+        number: The signal.
+
+    Attributes:
+        number: The signal.
+    """
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
 @contextmanager
 def handled(act: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call ``act`` for each stop signal, and put back at the end what was there before.
@@ -37,6 +56,38 @@ def handled(act: Callable[[signal.Signals], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interrupting() -> Iterator[Callable[[], None]]:
+    """Raise :class:`Interrupted` at the first stop signal; more do nothing.
+
+    So one signal unwinds whatever is open, and a second one does not disturb that. What the
+    unwinding itself runs into, such as a terminal that is gone, takes the signal's place nowhere.
+
+    Yields:
+        To be called now and then, and raises again: an exception that comes while foreign
+        code calls back may be swallowed there.
+    """
+    came: list[signal.Signals] = []
+
+    def interrupt(number: signal.Signals) -> None:
+        came.append(number)
+        if len(came) == 1:
+            raise Interrupted(number)
+
+    def check() -> None:
+        if came:
+            raise Interrupted(came[0])
+
+    with handled(interrupt):
+        try:
+            yield check
+        except Exception as error:
+            if came:
+                raise Interrupted(came[0]) from error
+            raise
+        check()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ python -m flashrt_ros.bench.threaded_node CONFIG FACTORY SWITCH_US ROS_ARGUMENTS
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 
@@ -45,9 +46,17 @@ class EngineThread:
         with (
             EngineSocket(config.name) as address,
             Engine(load_model(config, self._factory), config) as engine,
-            EngineServer(engine, address, poll_reserve_us=config.poll_reserve_us) as server,
+            EngineServer(
+                engine,
+                address,
+                poll_reserve_us=config.poll_reserve_us,
+                busy_poll_us=config.busy_poll_us,
+            ) as server,
         ):
             self._server = server
+            # As an engine's own process does: what is compared is the thread, and no setting.
+            gc.collect()
+            gc.freeze()
             server.run()
 
 

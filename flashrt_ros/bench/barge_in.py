@@ -92,6 +92,12 @@ def run(context: Context) -> Result:
     On a GPU the clock is the host's. On a CPU it is the processor time of the one thread that
     computes, and the first token by the wall clock stands beside it.
 
+    Args:
+        context: Device, budget and chance.
+
+    Returns:
+        Rows for each length of a chunk and way to a first token, and their bars.
+
     Raises:
         WrongResultError: A turn after a barge-in, or one that was resumed, wrote something else.
         BenchError: A turn did not come to an end.

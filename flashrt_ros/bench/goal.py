@@ -18,7 +18,7 @@ from flashrt_ros.bench.engines import engine_parameters, hired, why_no_ros
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.models import goal_factory
 from flashrt_ros.bench.result import Line, LinePanel, Result, Row, absent, at_most
-from flashrt_ros.bench.sampling import Budget, Case, Plan, Samples, median, p99
+from flashrt_ros.bench.sampling import Budget, Case, Plan, Samples, lost, median, p99
 from flashrt_ros.demo.domain import ros_domain
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.client import EngineClient, Writer
@@ -37,7 +37,7 @@ MAX_COMMIT_US = 25.0
 """Median of a commit from Python, whatever the size of the payload; from so many cores up."""
 
 MAX_COMMIT_RATIO = 1.5
-"""Of a commit in pings of the same engine, to that of the smallest: flat, but for noise."""
+"""Of a commit in pings of the same engine, to the fewest at any payload: flat, but for noise."""
 
 _ANSWER_S = 10.0
 _WAKING = 3
@@ -82,7 +82,8 @@ def run(context: Context) -> Result:
                 if name in samples:
                     us = samples[name].host_us
                     values.append((size / 1024, median(us), p99(us)))
-    flat = min(_in_pings(samples) for _, samples, _ in found)
+    # Over one size a commit is as flat as itself.
+    flat = min(_in_pings(samples) for _, samples, _ in found) if len(found) > 1 else None
     rows = [row for part in found for row in _rows(*part, flat)]
     lines = []
     for name, values in points.items():
@@ -137,7 +138,13 @@ def _measure(
         }
         if link is not None:
             link.wait_for(size, crew)
-            _check_sum("a topic", link.send(payload)[1], payload)
+            total = link.send(payload)[1]
+            if total is None:
+                raise BenchError(
+                    f"the first goal of {label} by topic was not answered in time: its consumer "
+                    "runs, so look whether the middleware carries messages of that size"
+                )
+            _check_sum("a topic", total, payload)
             cases["topic"] = Case(lambda: link.send(payload)[0], time_reported)
         plan = Plan(budget.left_s, min_rounds=5)
         return context.measure(cases, plan, f"goals of {label}"), copies
@@ -175,7 +182,11 @@ class SlotLink:
     def num_copies(self, payload: Payload) -> int:
         """Send a goal and count the copies between its write and the graph's one read.
 
-        None, if the memory that the captured graph read is that which was written.
+        Returns:
+            0, if the memory that the captured graph read is that which was written.
+
+        Raises:
+            BenchError: No chunk came.
         """
         values: Any = self._writer.loan().fields["values"]
         written = linux.locate(int(values.ctypes.data))
@@ -209,15 +220,21 @@ class SlotLink:
 
     def _chunk(self) -> Output:
         deadline = time.monotonic() + _ANSWER_S
+        last = "nothing"
         while time.monotonic() < deadline:
             message = self._client.receive(_ANSWER_S)
             if isinstance(message, Output):
                 self._client.release(message)
                 return message
-        raise BenchError(f"the engine made no chunk within {_ANSWER_S:g} s")
+            last = last if message is None else type(message).__name__
+        state = self._client.status().state
+        raise BenchError(
+            f"a step of an engine that is {state} brought no chunk within {_ANSWER_S:g} s, the "
+            f"last message was {last}: give the bench more cores, or the engine less to do"
+        )
 
 
-def _check_sum(what: str, found: int | None, payload: Payload) -> None:
+def _check_sum(what: str, found: int, payload: Payload) -> None:
     expected = checksum(payload)
     if found != expected:
         raise WrongResultError(f"{what} carried a goal with sum {found}, not {expected}")
@@ -228,7 +245,7 @@ def _in_pings(samples: dict[str, Samples]) -> float:
     return median(samples["commit"].host_us) / median(samples["ping"].host_us)
 
 
-def _rows(size: int, samples: dict[str, Samples], copies: int, flat: float) -> list[Row]:
+def _rows(size: int, samples: dict[str, Samples], copies: int, flat: float | None) -> list[Row]:
     label = megabytes(size)
     rows = []
     base_us = median(samples["hand_over"].host_us)
@@ -237,7 +254,9 @@ def _rows(size: int, samples: dict[str, Samples], copies: int, flat: float) -> l
             rows.append(absent(f"{words}, {label}", "us", why_no_ros()))
             continue
         us = samples[name].host_us
-        rows.append(Row(f"{words}, {label}", "us", median(us), p99(us), median(us) / base_us))
+        ratio = median(us) / base_us
+        note = lost(us)
+        rows.append(Row(f"{words}, {label}", "us", median(us), p99(us), ratio, note=note))
     us = samples["ping"].host_us
     rows.append(Row(f"ping, {label}", "us", median(us), p99(us)))
     us = samples["commit"].host_us
@@ -246,8 +265,9 @@ def _rows(size: int, samples: dict[str, Samples], copies: int, flat: float) -> l
     note = "" if is_bound else f"target from {MIN_CORES} cores up"
     rows.append(Row(f"commit, {label}", "us", median(us), p99(us), target=target, note=note))
     pings = _in_pings(samples)
-    target = at_most("ratio", MAX_COMMIT_RATIO)
-    rows.append(Row(f"commit in pings, {label}", "times", pings, None, pings / flat, target))
+    to_flat = None if flat is None else pings / flat
+    target = None if flat is None else at_most("ratio", MAX_COMMIT_RATIO)
+    rows.append(Row(f"commit in pings, {label}", "times", pings, None, to_flat, target))
     name = f"copies between write and read, {label}"
     rows.append(Row(name, "copies", float(copies), target=at_most("median", 0)))
     return rows

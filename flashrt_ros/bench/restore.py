@@ -20,6 +20,7 @@ def run(context: Context) -> Result:
 
     Raises:
         WrongResultError: A restore brings back other bytes than were snapshot.
+        BenchError: A reset with a standby lane filled did not flip, or the refill has no end.
     """
     rows: list[Row] = []
     panels: list[LinePanel] = []

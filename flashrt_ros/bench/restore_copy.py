@@ -102,14 +102,18 @@ def _measure(context: Context, size: int, seconds: float) -> dict[str, Samples]:
             for name, value in saved.items():
                 stand.views[name].copy_(value)
 
+        raw = device.raw_copy(lane.address, block.address, num_bytes)
         context.say(f"restore by copy, {label}: comparing bytes")
         for what, call in (
             ("a restore of the runtime", restore_by_backend),
             ("a restore of the engine", restore_by_engine),
+            ("a raw copy", raw),
+            ("a loop over the buffers", loop),
         ):
             _check(stand, what, call)
+        require_equal("copy.deepcopy", copy.deepcopy(saved), saved)
         calls: dict[str, Callable[[], object]] = {
-            "raw": device.raw_copy(lane.address, block.address, num_bytes),
+            "raw": raw,
             "backend": restore_by_backend,
             "engine": restore_by_engine,
             "loop": loop,

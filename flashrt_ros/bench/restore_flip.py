@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from flashrt_ros.bench.checks import require_different, require_equal
 from flashrt_ros.bench.context import Context, megabytes
@@ -43,6 +44,7 @@ def run(context: Context) -> tuple[list[Row], list[LinePanel]]:
 
     Raises:
         WrongResultError: A flip brings back other bytes than were snapshot.
+        BenchError: A reset with a standby lane filled did not flip, or the refill has no end.
     """
     sizes = (_TINY_SIZE,) if context.is_tiny else SIZES[context.device.name]
     rows: list[Row] = []
@@ -94,26 +96,50 @@ def _check(stand: Stand) -> None:
     require_different("scrambling", stand.buffers(), expected)
     stand.refill()
     if stand.restore().path != "flip":
-        raise BenchError("a reset with a standby lane filled did not flip")
+        raise BenchError(
+            "a reset with every standby lane filled went by copy and not by flip: look whether "
+            "the lanes were filled from another capsule than home"
+        )
     require_equal("a flip", stand.buffers(), expected)
+    stand.scramble(3)
+    require_different("scrambling", stand.buffers(), expected)
+    stand.refill()
+    if not _flipping(stand)():
+        raise BenchError(
+            "the pool had no lane to flip to right after the refill: look whether the lanes were "
+            "filled from another capsule than home"
+        )
+    require_equal("a flip of the runtime", stand.buffers(), expected)
+
+
+def _flipping(stand: Stand) -> Callable[[], bool]:
+    """Return what takes the standby lane in place of the environment's; False if there is none."""
+    pool, home, environment = stand.engine.core.pool, stand.home, stand.environment
+
+    def flip() -> bool:
+        lane = pool.take_standby(home.id)
+        if lane is None:
+            return False
+        pool.retire(environment.lane, 0)
+        environment.lane = lane
+        return True
+
+    return flip
 
 
 def _sample(context: Context, stand: Stand, seconds: float, text: str) -> dict[str, Samples]:
     device = context.device
     key = stand.model.plan().steps[0]
-    pool, home, environment = stand.engine.core.pool, stand.home, stand.environment
+    environment, flip = stand.environment, _flipping(stand)
 
     def replay() -> None:
         environment.lane.replay(key)
 
     def flip_and_replay() -> object:
-        lane = pool.take_standby(home.id)
-        if lane is None:
+        if not flip():
             return NO_SAMPLE
-        pool.retire(environment.lane, 0)
-        environment.lane = lane
-        lane.replay(key)
-        return lane
+        environment.lane.replay(key)
+        return None
 
     reset = stand.restoring()
 
@@ -144,7 +170,7 @@ def _rows(context: Context, label: str, samples: dict[str, Samples]) -> list[Row
         rows.append(Row(f"{words}, {label}", "us", median(us), p99(us), median(us) / plain_us))
         added = us - replay.device_us
         # On the host's clock the verb's own Python stands in between.
-        is_bound = name == "flip" or context.device.name != "cpu"
+        is_bound = not context.is_tiny and (name == "flip" or context.device.name != "cpu")
         rows.append(
             Row(
                 f"{words}, added to a replay, {label}",

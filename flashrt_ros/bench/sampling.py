@@ -74,6 +74,12 @@ def p99(values: Floats) -> float:
     return float(np.percentile(counted, 99)) if counted.size else float("nan")
 
 
+def lost(values: Floats) -> str:
+    """Say how many samples do not count: "3 of 20 lost", "" for none."""
+    count = int(np.isnan(values).sum())
+    return f"{count} of {values.size} lost" if count else ""
+
+
 class Budget:
     """Time that a bench may take, shared out among its parts.
 
@@ -131,7 +137,8 @@ def measure(
 ) -> dict[str, Samples]:
     """Time peers interleaved: each round runs every one of them once, in random order.
 
-    The garbage collector rests meanwhile.
+    The garbage collector rests meanwhile. Not so in the warm-up, which comes before and does not
+    count: it runs the peers in the order in which they are given, with the collector on.
 
     Args:
         cases: By name.

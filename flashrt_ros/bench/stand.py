@@ -195,7 +195,10 @@ class Stand:
             if pool.num_whole == pool.num_standby:
                 return
             self.engine.background(2**62)
-        raise BenchError("the standby lanes are never whole again")
+        raise BenchError(
+            f"{pool.num_whole} of {pool.num_standby} standby lanes are whole after {_MAX_SLICES} "
+            "slices of background work: make refill_slice_bytes larger, or the state smaller"
+        )
 
     def _values(self, spec: ChannelSpec) -> dict[str, Any]:
         values: dict[str, Any] = {}

@@ -116,12 +116,18 @@ class ArchiveFiles:
         self.write()
         self.save()
         for what, read in (("a plain read", self.read), ("a load", self.load)):
-            self._target[:_PIECE] = bytes(_PIECE)
+            self._clear()
             if self._target == self._source:
                 raise WrongResultError("the payload is zeros, so that comparing proves nothing")
             read()
             if self._target != self._source:
                 raise WrongResultError(f"{what} brought other bytes back than were written")
+
+    def _clear(self) -> None:
+        """Zero all of the target, so that no part of it can stem from an earlier read."""
+        zeros = bytes(_PIECE)
+        for start in range(0, len(self._target), _PIECE):
+            self._target[start : start + _PIECE] = zeros
 
 
 def _memory(num_bytes: int) -> memoryview:

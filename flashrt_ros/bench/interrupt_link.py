@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import Any
 
 from std_msgs.msg import Float64MultiArray, UInt64MultiArray
 
 from flashrt_ros.bench.context import Crew
-from flashrt_ros.bench.engines import wait_for
 from flashrt_ros.bench.goal_node import DEPTH
 from flashrt_ros.bench.ros_link import RosLink
 
@@ -30,8 +30,12 @@ class InterruptLink(RosLink):
         self.prefix = prefix
         self._number = 1
         self._answers: dict[int, int] = {}
-        self._goals = self.node.create_publisher(Float64MultiArray, f"{prefix}_goal", DEPTH)
-        self.node.create_subscription(UInt64MultiArray, f"{prefix}_answer", self._take, DEPTH)
+        self._topic = f"{prefix}_answer"
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._goals = self.node.create_publisher(Float64MultiArray, f"{prefix}_goal", DEPTH)
+            self.node.create_subscription(UInt64MultiArray, self._topic, self._take, DEPTH)
+            undo.pop_all()
 
     def wait_for(self, crew: Crew) -> None:
         """Wait until the policy node listens, and can be heard.
@@ -39,14 +43,7 @@ class InterruptLink(RosLink):
         Raises:
             BenchError: It does not come.
         """
-        wait_for(
-            crew,
-            lambda: (
-                self._goals.get_subscription_count() > 0
-                and self.node.count_publishers(f"{self.prefix}_answer") > 0
-            ),
-            "the policy node of the topic",
-        )
+        self.wait_for_peer(crew, self._goals, self._topic, "the policy node of the topic")
 
     def send(self) -> int | None:
         """Publish a goal; returns the ns until its first action was made, None if it got lost."""

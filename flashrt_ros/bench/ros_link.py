@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import rclpy
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
+
+from flashrt_ros.bench.context import Crew
+from flashrt_ros.bench.engines import wait_for
 
 
 class RosLink:
@@ -25,11 +29,16 @@ class RosLink:
     """
 
     def __init__(self, name: str) -> None:
-        self._context = Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self.node = Node(name, context=self._context)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
+        context = Context()
+        with ExitStack() as exits:
+            rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
+            exits.callback(context.try_shutdown)
+            self.node = Node(name, context=context)
+            exits.callback(self.node.destroy_node)
+            self._executor = SingleThreadedExecutor(context=context)
+            exits.callback(self._executor.shutdown)
+            self._executor.add_node(self.node)
+            self._exits = exits.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -44,10 +53,7 @@ class RosLink:
 
     def close(self) -> None:
         """End the node. Idempotent."""
-        if self._context.ok():
-            self._executor.shutdown()
-            self.node.destroy_node()
-            rclpy.shutdown(context=self._context)
+        self._exits.close()
 
     def spin_until(self, is_there: Callable[[], bool], seconds: float) -> bool:
         """Spin until something is there; False if it does not come in time."""
@@ -58,3 +64,23 @@ class RosLink:
                 return False
             self._executor.spin_once(timeout_sec=left_s)
         return True
+
+    def wait_for_peer(self, crew: Crew, publisher: Any, answers: str, what: str) -> None:
+        """Wait until a peer listens to a publisher of this node, and can be heard.
+
+        Args:
+            crew: Runs the peer.
+            publisher: Of this node.
+            answers: Topic that the peer publishes.
+            what: The peer, in words.
+
+        Raises:
+            BenchError: It does not come.
+        """
+        wait_for(
+            crew,
+            lambda: (
+                publisher.get_subscription_count() > 0 and self.node.count_publishers(answers) > 0
+            ),
+            what,
+        )

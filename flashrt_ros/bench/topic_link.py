@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy.typing as npt
 from std_msgs.msg import UInt8MultiArray, UInt64MultiArray
 
 from flashrt_ros.bench.context import Crew
-from flashrt_ros.bench.engines import wait_for
 from flashrt_ros.bench.ros_link import RosLink
 from flashrt_ros.bench.topic_consumer import DEPTH, topic
 
@@ -33,11 +33,15 @@ class TopicLink(RosLink):
         super().__init__(f"{prefix}_sender")
         self.prefix = prefix
         self._answers: list[tuple[int, int]] = []
-        self._publishers = {
-            size: self.node.create_publisher(UInt8MultiArray, topic(prefix, size), DEPTH)
-            for size in sizes
-        }
-        self.node.create_subscription(UInt64MultiArray, f"{prefix}_answer", self._answer, DEPTH)
+        self._topic = f"{prefix}_answer"
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._publishers = {
+                size: self.node.create_publisher(UInt8MultiArray, topic(prefix, size), DEPTH)
+                for size in sizes
+            }
+            self.node.create_subscription(UInt64MultiArray, self._topic, self._answer, DEPTH)
+            undo.pop_all()
 
     def wait_for(self, size: int, crew: Crew) -> None:
         """Wait until the consumer of a size listens, and can be heard.
@@ -45,15 +49,7 @@ class TopicLink(RosLink):
         Raises:
             BenchError: It does not come.
         """
-        publisher = self._publishers[size]
-        answer = f"{self.prefix}_answer"
-        wait_for(
-            crew,
-            lambda: (
-                publisher.get_subscription_count() > 0 and self.node.count_publishers(answer) > 0
-            ),
-            "the consumer of the topic",
-        )
+        self.wait_for_peer(crew, self._publishers[size], self._topic, "the consumer of the topic")
 
     def send(self, payload: npt.NDArray[np.int64]) -> tuple[int | None, int | None]:
         """Publish a payload; returns the ns until it was consumed, and its sum there.

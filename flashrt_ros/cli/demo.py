@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashrt_ros.cli.extras import require
-from flashrt_ros.cli.files import check_picture, check_target
+from flashrt_ros.cli.files import check_picture, check_target, target
 from flashrt_ros.cli.processes import Processes, ProcessSpec, child_environment
 from flashrt_ros.cli.up import process_specs
 from flashrt_ros.errors import ConfigError
@@ -38,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--episodes", type=_count, default=20, metavar="N", help="episodes to run; 20 if left out"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write every figure here")
     parser.add_argument(
         "--plot",
-        type=Path,
+        type=target,
         metavar="FILE",
         help="draw the picture here; flashrt_demo.png if left out, nowhere with --headless",
     )
@@ -128,7 +128,7 @@ def hire(
 
 
 def _count(text: str) -> int:
-    count = int(text)
+    count = int(text) if text.isdecimal() else 0
     if not 1 <= count <= 1000:
-        raise argparse.ArgumentTypeError("1 to 1000")
+        raise argparse.ArgumentTypeError(f"expected 1 to 1000, found {text!r}")
     return count

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flashrt_ros.cli.consoles import make_console
-from flashrt_ros.cli.files import check_target
+from flashrt_ros.cli.files import check_target, target, writing
 from flashrt_ros.models.registry import MODELS, create
 from flashrt_ros.proof.prove import prove
 from flashrt_ros.proof.report import QUESTIONS, CheckName, Proof, Verdict
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ticks", type=int, metavar="N", help="ticks compared (default: three chunks)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the histories (default 0)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the proof there too")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the proof there too")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     console.print(shown(proof))
     if arguments.json is not None:
-        proof.write(arguments.json)
+        with writing(arguments.json):
+            proof.write(arguments.json)
     return 0 if proof.is_proved else 1
 
 

@@ -8,13 +8,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 
 import msgspec
 
 from flashrt_ros.cli.consoles import make_console
-from flashrt_ros.cli.files import check_picture, check_target
+from flashrt_ros.cli.files import check_picture, check_target, target, writing
 from flashrt_ros.cli.trace_plot import draw_trace
 from flashrt_ros.cli.trace_records import Trace
 from flashrt_ros.cli.trace_views import trace_view
@@ -45,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last", type=_duration, default=0.0, metavar="S", help="show the last S seconds alone"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.png, .svg, .pdf)")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write everything as JSON")
+    parser.add_argument("--plot", type=target, metavar="FILE", help="draw it (.png, .svg, .pdf)")
     parser.add_argument(
         "--ros",
         action="store_true",
@@ -97,10 +96,13 @@ def run(arguments: argparse.Namespace) -> int:
     make_console().print(trace_view(shown))
     if arguments.json is not None:
         plain = {"engine": arguments.engine, "env_index": arguments.env, **shown.plain()}
-        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2))
+        with writing(arguments.json):
+            arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2))
     if arguments.plot is not None:
         what = arguments.namespace or "nodes" if arguments.ros else arguments.engine
-        draw_trace(shown, arguments.plot, title=f"goals of {what}, environment {arguments.env}")
+        title = f"goals of {what}, environment {arguments.env}"
+        with writing(arguments.plot):
+            draw_trace(shown, arguments.plot, title=title)
     if error is not None:
         raise error
     return 0

@@ -349,9 +349,10 @@ def _run_again(recipe: Recipe, views: dict[str, torch.Tensor]) -> None:
 
 
 def _check_device(index: int) -> None:
+    device = f"cuda:{index}" if index else "cuda"
     if torch.version.cuda is None:
         raise BackendError(
-            "device 'cuda' can't be used",
+            f"device '{device}' can't be used",
             found=f"torch {torch.__version__}, built without CUDA",
             fix="install a CUDA build of torch, or run with device 'cpu'",
         )
@@ -361,7 +362,7 @@ def _check_device(index: int) -> None:
             torch.cuda.init()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise BackendError(
-            "device 'cuda' can't be used",
+            f"device '{device}' can't be used",
             found=str(error).partition("\n")[0],
             fix="install the driver that this build of torch asks for",
         ) from error

@@ -96,3 +96,17 @@ def test_a_load_of_other_bytes_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(files, "load", lambda: None)
         with pytest.raises(WrongResultError, match="a load brought other bytes back"):
             files.check()
+
+
+def test_a_file_that_is_read_in_part_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = 1 << 20
+    with ArchiveFiles(tmp_path / "files", 2 * half) as files:
+
+        def load() -> None:
+            files._target[:half] = files._source[:half]
+
+        monkeypatch.setattr(files, "load", load)
+        with pytest.raises(WrongResultError, match="a load brought other bytes back"):
+            files.check()

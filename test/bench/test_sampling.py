@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashrt_ros.bench.sampling import NO_SAMPLE, Budget, Case, Plan, Sample, measure, median, p99
+from flashrt_ros.bench.sampling import (
+    NO_SAMPLE,
+    Budget,
+    Case,
+    Plan,
+    Sample,
+    lost,
+    measure,
+    median,
+    p99,
+)
 
 
 class Clock:
@@ -54,6 +64,12 @@ def test_what_did_not_do_its_work_does_not_count() -> None:
     samples = measure({"a": case}, Plan(0.0, min_rounds=3, warm_up=1), random.Random(0))
     assert [math.isnan(value) for value in samples["a"].host_us] == [True, False, False]
     assert median(samples["a"].host_us) == 1.0
+
+
+def test_what_was_lost_is_told() -> None:
+    nan = float("nan")
+    assert lost(np.array([1.0, nan, nan, 2.0])) == "2 of 4 lost"
+    assert not lost(np.array([1.0, 2.0]))
 
 
 def test_preparation_is_outside_the_timing() -> None:

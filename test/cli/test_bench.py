@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from flashrt_ros.bench.context import Context
 from flashrt_ros.bench.failures import BenchError, WrongResultError
 from flashrt_ros.bench.registry import BENCHES, Bench
 from flashrt_ros.bench.result import Bar, BarPanel, Line, LinePanel, Result, Row, at_most
+from flashrt_ros.cli.bench import shown
 from flashrt_ros.errors import ConfigError
 
 Flashrt = Callable[..., tuple[int, str, str]]
@@ -139,7 +143,17 @@ def test_a_bench_that_fails_leaves_the_others(
 def test_a_budget_that_is_none(benches: dict[str, Fake], flashrt: Flashrt, seconds: str) -> None:
     code, _, err = flashrt("bench", "good", "--budget", seconds)
     assert code == 2
-    assert "--budget" in err
+    assert f"--budget: expected seconds, more than 0 and at most 36000, found '{seconds}'" in err
+
+
+def test_two_benches_at_once(benches: dict[str, Fake], flashrt: Flashrt) -> None:
+    code, _, err = flashrt("bench", "good", "bad")
+    assert code == 2
+    assert err.startswith("usage: flashrt-ros bench ")
+    assert "flashrt-ros bench: error: unrecognized arguments: bad" in err
+    _, _, err = flashrt("--better", "bench", "good")
+    assert "flashrt-ros: error: unrecognized arguments: --better" in err
+    assert not benches["good"].budgets
 
 
 @pytest.mark.parametrize("name", ["good", "all"])
@@ -184,6 +198,92 @@ def test_a_folder_that_is_missing(
     assert code == 1
     assert "folder" in err
     assert not benches["good"].budgets
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+@pytest.mark.parametrize("name", ["", "-"])
+def test_a_name_that_is_none(
+    benches: dict[str, Fake],
+    flashrt: Flashrt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = flashrt("bench", "good", option, name)
+    assert code == 2
+    assert f"{option}: expected the name of a file, found '{name}'" in err
+    assert not benches["good"].budgets
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+@pytest.mark.parametrize("name", ["good", "all"])
+def test_a_folder_that_may_not_be_written(
+    benches: dict[str, Fake],
+    flashrt: Flashrt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    name: str,
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may everything
+    code, _, err = flashrt("bench", name, option, str(tmp_path))
+    assert code == 1
+    assert "may not be written" in err
+    assert not benches["good"].budgets
+
+
+@pytest.mark.parametrize(("name", "tables"), [("good", 1), ("all", 2)])
+def test_a_disk_that_is_full_costs_the_file_alone(
+    benches: dict[str, Fake], flashrt: Flashrt, name: str, tables: int
+) -> None:
+    code, out, err = flashrt("bench", name, "--json", "/dev/full")
+    assert code == 1
+    assert out.count("median <= 10") == tables
+    assert err.count("\n") == 1
+    assert "CONFIG (500): '/dev/full' can't be written: found No space left on device" in err
+
+
+def test_a_picture_that_can_t_be_written_leaves_the_others(
+    benches: dict[str, Fake], flashrt: Flashrt, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "good.png").symlink_to("/dev/full")
+    code, out, err = flashrt("bench", "all", "--json", str(tmp_path), "--plot", str(tmp_path))
+    assert code == 1
+    assert out.count("median <= 10") == 2
+    assert "good.png' can't be written" in err
+    assert len(json.loads((tmp_path / "all.json").read_text())) == 2
+    assert (tmp_path / "bad.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 200])
+def test_a_figure_is_never_cut(width: int) -> None:
+    name = "a reset by copy, added to a ping and to the copy"
+    rows = (
+        Row(name, "us", 123456.0, 2345.6, 0.123456, at_most("p99", 1234.5)),
+        Row("other", "tokens/s", 98765.0),
+    )
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(shown(Result("fake", "device", {}, rows, (), "words"), width))
+    lines = capture.get().splitlines()
+    assert all(len(line) <= width for line in lines)
+    words = [word.rstrip(",") for line in lines for word in line.split()]
+    assert {"123456", "2346", "0.1235", "1234.5", "MISSED", "98765", "tokens/s"} <= set(words)
+    assert not any("…" in word for word in words)
+    assert set(name.replace(",", "").split()) <= set(words)
+
+
+def test_a_terminal_of_few_columns_wraps_names_first() -> None:
+    rows = (Row("a name of many words, which takes up much room", "us", 123.4, 234.5, 1.5),)
+    console = Console(width=60)
+    with console.capture() as capture:
+        console.print(shown(Result("fake", "device", {}, rows, (), "words"), 60))
+    assert re.search(r"^ +unit +median +p99 +ratio", capture.get(), re.MULTILINE)
+    assert re.search(r"us +123.4 +234.5 +1.5", capture.get())
 
 
 def test_a_device_that_is_missing(benches: dict[str, Fake], flashrt: Flashrt) -> None:

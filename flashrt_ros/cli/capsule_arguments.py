@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flashrt_ros.capsule.tiers import TIERS
 from flashrt_ros.cli.capsule_text import age_ns, moment_ns, seconds, whole, word
+from flashrt_ros.cli.files import target
 from flashrt_ros.engine.config import EngineConfig
 
 
@@ -137,8 +138,8 @@ def _add_finding(added: Mapping[str, argparse.ArgumentParser]) -> None:
         pins.add_argument("--pinned", action="store_true", default=None, help="only pinned ones")
         pins.add_argument("--unpinned", dest="pinned", action="store_false", help="only others")
     tree = added["tree"]
-    tree.add_argument("--svg", type=Path, metavar="FILE", help="also draw it into this file")
-    tree.add_argument("--html", type=Path, metavar="FILE", help="also make a page of it")
+    tree.add_argument("--svg", type=target, metavar="FILE", help="also draw it into this file")
+    tree.add_argument("--html", type=target, metavar="FILE", help="also make a page of it")
 
 
 def _add_files(added: Mapping[str, argparse.ArgumentParser]) -> None:

@@ -263,6 +263,32 @@ def test_signals_during_a_stop_do_nothing(number: signal.Signals) -> None:
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.usefixtures("patient")
+def test_a_signal_during_a_stop_that_keeps_it_comes_when_every_child_is_gone() -> None:
+    known: list[int] = []
+    has_come: list[bool] = []
+
+    def emit(line: str) -> None:
+        if line.endswith("down"):
+            os.kill(os.getpid(), signal.SIGTERM)  # the main thread is in stop() now
+            has_come.append(bool(known))
+        elif line.endswith("up"):
+            is_up.set()
+
+    is_up = threading.Event()
+    processes = Processes(emit)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: known.append(len(processes.pids)))
+    try:
+        processes.start([python("engine", POLITE)])
+        assert is_up.wait(60)
+        processes.stop(keeps_signals=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        processes.stop()
+    assert has_come == [False]
+    assert known == [0]
+
+
 def test_a_signal_during_the_start_comes_when_every_child_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,19 +11,18 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import msgspec
 
 from flashrt_ros.bench.compiled import COMPILE_S, GRAPHS, compile_plan
-from flashrt_ros.bench.context import Cast, Context, Crew
+from flashrt_ros.bench.context import FOLDER_PREFIX, Cast, Context, Crew
 from flashrt_ros.bench.devices import DEVICES
 from flashrt_ros.bench.failures import BenchError
 from flashrt_ros.bench.replay_plans import makers, open_plan
 from flashrt_ros.bench.result import Row, absent
 from flashrt_ros.bench.sampling import Budget, Case, Plan, median, p99
 from flashrt_ros.nodes.commands import python_module
+from flashrt_ros.nodes.folders import run_folder
 
 _START_S = 20.0
 """About what a process takes until its policy has made a chunk."""
@@ -76,9 +75,9 @@ def measure_apart(context: Context, number: int, size: str) -> Row:
 
 def _ask(device: str, number: int, seconds: float) -> Answer:
     command = python_module(__name__, device, str(number), f"{seconds:.1f}")
-    with tempfile.TemporaryDirectory(prefix="flashrt_bench_") as folder:
+    with run_folder(FOLDER_PREFIX) as folder:
         # Files, for a compiler's own processes may hold a pipe open after their parent's end.
-        out, err = Path(folder) / "out", Path(folder) / "err"
+        out, err = folder / "out", folder / "err"
         try:
             with out.open("wb") as to_out, err.open("wb") as to_err:
                 code = subprocess.run(

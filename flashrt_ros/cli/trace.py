@@ -169,6 +169,7 @@ def _listen_to_nodes(trace: Trace, arguments: argparse.Namespace, stop: Callable
         on_event=trace.event,
         on_output=trace.output,
         on_found=lambda topic: print(f"listening to {topic}", file=sys.stderr, flush=True),
+        on_heard=lambda topic: print(f"hears {topic}", file=sys.stderr, flush=True),
         stop=stop,
     )
 

@@ -29,6 +29,7 @@ def listen(
     on_event: Callable[[Event, int], None],
     on_output: Callable[[Provenance, OutputKind, int], None],
     on_found: Callable[[str], None],
+    on_heard: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> None:
     """Listen to a policy node and a planner node until told to stop.
@@ -42,7 +43,9 @@ def listen(
         env_index: Environment to listen to.
         on_event: Told each event and the wall time at which it was published, ns.
         on_output: Told what each chunk was made from, and when, wall time in ns.
-        on_found: Told each topic once a node that publishes it has been found.
+        on_found: Told each topic once a node that publishes it has been found. That node may
+            not have found this one yet, and sends it nothing until then.
+        on_heard: Told each topic with its first message: from here on none is missed.
         stop: Asked again and again.
     """
 
@@ -67,9 +70,21 @@ def listen(
         (ExecutionEvent, f"{planner}/events", take_event),
         (ActionChunk, f"{policy}/action_chunk", take_chunk),
     )
+    heard: set[str] = set()
+
+    def hearing(topic: str, take: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def hear(message: Any, info: Any) -> None:
+            if topic not in heard:
+                heard.add(topic)
+                on_heard(node.resolve_topic_name(topic))
+            take(message, info)
+
+        return hear
+
     try:
         missing = [
-            node.create_subscription(kind, topic, take, EVENT_QOS) for kind, topic, take in takers
+            node.create_subscription(kind, topic, hearing(topic, take), EVENT_QOS)
+            for kind, topic, take in takers
         ]
         while not stop():
             for subscription in [one for one in missing if one.get_publisher_count() > 0]:

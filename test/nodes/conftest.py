@@ -71,6 +71,10 @@ class Child:
         assert found, f"no line with {text!r} came in time:\n{self.output}"
         assert text in self.output, f"ended without a line with {text!r}:\n{self.output}"
 
+    def hears(self, *topics: str) -> bool:
+        """Whether a trace has had a message of each topic, and so misses none from here on."""
+        return all(f"hears /{topic}" in self.output for topic in topics)
+
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
         return self.wait()

@@ -172,20 +172,28 @@ def test_a_chunk_names_the_goal_of_each_channel(
     report = tmp_path / "trace.json"
     words = ["trace", "--ros", "--seconds", "0", "--json", str(report)]
     trace = bench.start([sys.executable, "-m", "flashrt_ros.cli.main", *words])
-    for topic in ("policy_node/events", "planner_node/events", "policy_node/action_chunk"):
-        trace.wait_for_line(f"listening to /{topic}")
+    topics = ("policy_node/events", "planner_node/events", "policy_node/action_chunk")
     sent: dict[str, list[tuple[int, int]]] = {"goal": [], "gripper": []}
 
-    def is_acted_on() -> bool:
-        """Goals again and again: the first may come before all ends have found each other."""
+    def send() -> None:
         for channel, numbers in sent.items():
             planners.subgoal(channel)
             numbers.append((planners.taken().sequence, stamp_to_ns(planners.taken().header.stamp)))
         message = JointState(name=["x", "y"], position=[0.0, 0.0])
         message.header.stamp = peer.now()
         joints.publish(message)
+
+    def is_heard() -> bool:
+        """Goals again and again: the first may come before all ends have found each other."""
+        send()
+        return bool(chunks) and trace.hears(*topics)
+
+    def is_acted_on() -> bool:
+        send()
         return len({tuple(chunk.goal_sequences) for chunk in chunks}) > 3
 
+    peer.until(is_heard, "a trace that hears both nodes")
+    chunks.clear()
     peer.until(is_acted_on, "chunks of several goals")
     trace.process.send_signal(signal.SIGINT)
     assert trace.wait() == 0, trace.output

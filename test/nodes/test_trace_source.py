@@ -33,13 +33,13 @@ def test_the_nodes_topics_tell_who_wrote_a_goal(
     report = tmp_path / "trace.json"
     words = ["trace", "--ros", "--seconds", "0", "--json", str(report)]
     trace = bench.start([sys.executable, "-m", "flashrt_ros.cli.main", *words])
-    for topic in ("policy_node/events", "planner_node/events", "policy_node/action_chunk"):
+    topics = ("policy_node/events", "planner_node/events", "policy_node/action_chunk")
+    for topic in topics:
         trace.wait_for_line(f"listening to /{topic}")
 
     numbers = iter(range(1, 1000))
 
-    def is_acted_on() -> bool:
-        """Goals again and again: the first may come before all ends have found each other."""
+    def send() -> None:
         goal = Subgoal(planner="nav", sequence=next(numbers), values=[0.5, 0.5])
         goal.header.stamp = peer.now()
         goal.header.frame_id = "table"
@@ -47,8 +47,18 @@ def test_the_nodes_topics_tell_who_wrote_a_goal(
         message = JointState(name=["x", "y"], position=[0.0, 0.0])
         message.header.stamp = peer.now()
         joints.publish(message)
+
+    def is_heard() -> bool:
+        """Goals again and again: the first may come before all ends have found each other."""
+        send()
+        return bool(chunks) and trace.hears(*topics)
+
+    def is_acted_on() -> bool:
+        send()
         return len({chunk.goal_sequence for chunk in chunks}) > 5
 
+    peer.until(is_heard, "a trace that hears both nodes")
+    chunks.clear()
     peer.until(is_acted_on, "chunks of several goals")
     trace.process.send_signal(signal.SIGINT)
     assert trace.wait() == 0, trace.output

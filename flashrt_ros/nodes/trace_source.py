@@ -72,7 +72,7 @@ def listen(
     )
     heard: set[str] = set()
 
-    def hearing(topic: str, take: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def hearing(topic: str, take: Callable[[Any, Any], None]) -> Any:
         def hear(message: Any, info: Any) -> None:
             if topic not in heard:
                 heard.add(topic)

@@ -34,6 +34,10 @@ def field_views(memory: memoryview, channel: ChannelInfo) -> dict[str, npt.NDArr
     }
 
 
+PAYLOAD_ERRORS = (PayloadShapeError, PayloadTypeError, NonFiniteError, PayloadRangeError)
+"""What :func:`check_payload` raises."""
+
+
 def check_payload(channel: ChannelInfo, values: Mapping[str, npt.ArrayLike]) -> None:
     """Refuse a payload that its channel does not declare; nothing is written.
 

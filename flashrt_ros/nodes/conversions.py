@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -113,6 +114,23 @@ def fit_image(pixels: npt.NDArray[np.uint8], field: FieldInfo) -> npt.NDArray[np
     )
 
 
+@functools.lru_cache(maxsize=64)
+def _places(names: tuple[str, ...], wanted: tuple[str, ...]) -> npt.NDArray[np.intp]:
+    """Return where each wanted joint stands; found once for all messages that name theirs alike."""
+    places = {name: index for index, name in enumerate(names)}
+    if len(places) != len(names):
+        raise JointStateError("the joint state names a joint twice", found=", ".join(names))
+    missing = [name for name in wanted if name not in places]
+    if missing:
+        raise JointStateError(
+            f"the joint state lacks '{missing[0]}'",
+            expected=", ".join(wanted),
+            found=", ".join(names) or "no joints",
+            fix="publish it, or set joint_names",
+        )
+    return np.array([places[name] for name in wanted], dtype=np.intp)
+
+
 def joint_positions(state: JointState, names: Sequence[str]) -> npt.NDArray[np.float64]:
     """Return positions in the order of ``names``, whatever the order of the message.
 
@@ -134,18 +152,8 @@ def joint_positions(state: JointState, names: Sequence[str]) -> npt.NDArray[np.f
             expected=f"{len(state.name)} positions",
             found=len(state.position),
         )
-    places = {name: index for index, name in enumerate(state.name)}
-    if len(places) != len(state.name):
-        raise JointStateError("the joint state names a joint twice", found=", ".join(state.name))
-    missing = [name for name in names if name not in places]
-    if missing:
-        raise JointStateError(
-            f"the joint state lacks '{missing[0]}'",
-            expected=", ".join(names),
-            found=", ".join(state.name) or "no joints",
-            fix="publish it, or set joint_names",
-        )
-    positions = np.array([state.position[places[name]] for name in names], dtype=np.float64)
+    places = _places(tuple(state.name), tuple(names))
+    positions = np.asarray(state.position, dtype=np.float64)[places]
     if not np.isfinite(positions).all():
         bad = names[int(np.flatnonzero(~np.isfinite(positions))[0])]
         raise NonFiniteError(f"the position of joint '{bad}' is not finite")

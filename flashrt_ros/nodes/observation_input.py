@@ -15,6 +15,7 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import Image, JointState
 
 from flashrt_ros.engine.client import Writer
+from flashrt_ros.engine.payload import PAYLOAD_ERRORS
 from flashrt_ros.errors import FlashrtError, StaleStampError
 from flashrt_ros.nodes.clocks import ClockWatch
 from flashrt_ros.nodes.conversions import joint_positions, stamp_to_ns
@@ -150,8 +151,7 @@ class ObservationInput:
             joints = parts.pop(JOINTS, None)
             try:
                 self._follow_clock(self._reports.now_ns())
-                values: dict[str, Any] = {**prepare(self._plan, parts, joints)}
-                self._write(stamp_ns, values)
+                self._write(stamp_ns, {**prepare(self._plan, parts, joints)})
                 self.num_committed += 1
                 self._on_observed(stamp_ns)
             except FlashrtError as error:
@@ -169,7 +169,7 @@ class ObservationInput:
         try:
             with self._link:
                 self._writer.write(stamp_ns=stamp_ns, **values)
-        except StaleStampError:
+        except (StaleStampError, *PAYLOAD_ERRORS):
             raise
         except FlashrtError:
             self._sync.forget()

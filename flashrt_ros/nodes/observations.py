@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from sensor_msgs.msg import Image, JointState
 
-from flashrt_ros.engine.payload import check_payload
 from flashrt_ros.engine.protocol import ChannelInfo, FieldInfo, ModelInfo
 from flashrt_ros.errors import ConfigError, PayloadTypeError, UnknownChannelError
 from flashrt_ros.nodes.conversions import (
@@ -224,10 +223,10 @@ def map_observation(
 def prepare(
     plan: ObservationMap, images: Mapping[str, Image], joints: JointState | None
 ) -> dict[str, Array]:
-    """Return checked values by field; images stay views over their messages.
+    """Return values by field; images stay views over their messages.
 
-    So everything is judged before a slot is touched, and each byte is copied once,
-    into the slot.
+    So each byte is copied once, into the slot. Ranges, and what is not finite in an image, are
+    the writer's to judge before it touches one.
 
     Args:
         plan: Which source fills which field.
@@ -239,7 +238,6 @@ def prepare(
         PayloadShapeError: An image of another size, or inconsistent.
         JointStateError: A joint is missing.
         NonFiniteError: A position is NaN or Inf.
-        PayloadRangeError: A position is out of the field's range.
     """
     values: dict[str, Array] = {}
     for camera, field in plan.cameras.items():
@@ -249,5 +247,4 @@ def prepare(
             raise PayloadTypeError("the observation has no joint state")
         positions = joint_positions(joints, plan.joint_names)
         values[plan.joints.name] = positions.astype(plan.joints.dtype).reshape(plan.joints.shape)
-    check_payload(plan.channel, values)
     return values

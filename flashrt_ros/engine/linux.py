@@ -30,6 +30,18 @@ _IN_CREATE = 0x100
 _IN_MOVED_TO = 0x80
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_held = ctypes.PyDLL(None)
+
+receive_held = _held.recv
+"""``recv(fd, address, num_bytes, flags)``: the message's length, or -1 without a word why.
+
+With the interpreter's lock held throughout, so only for what does not block. Python's own sockets
+let go of it for every call, and another thread that waits for it keeps it for as long as it likes.
+"""
+
+receive_held.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+receive_held.restype = ctypes.c_ssize_t
+
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (
     ctypes.c_void_p,

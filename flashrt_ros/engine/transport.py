@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import socket
@@ -19,9 +20,14 @@ from flashrt_ros.errors import EngineGoneError, FlashrtError, ProtocolError, fro
 
 _Reply = TypeVar("_Reply", bound=msgspec.Struct)
 _Unasked = protocol.Output | protocol.Event
+_Message = protocol.Reply | _Unasked
 
 _PATIENCE_S = 60.0
 """How long an engine may keep silent over what may take any time, such as one node of a plan."""
+
+_HELD_NS = 100_000
+"""How long an answer is looked for with the interpreter's lock held: longer than an engine that is
+awake takes, and too short for another thread to miss it."""
 
 
 class Transport:
@@ -43,13 +49,15 @@ class Transport:
         self, name: str, *, timeout_s: float, wait_s: float, busy_poll_us: int = BUSY_POLL_US
     ) -> None:
         self.name = name
-        self._busy_poll_ns = busy_poll_us * 1000
+        self._held_ns = min(busy_poll_us * 1000, _HELD_NS)
+        self._busy_poll_ns = busy_poll_us * 1000 - self._held_ns
         self._timeout_s = timeout_s
         self._gone: str | None = None
         self._rid = 0
         self._late: set[int] = set()
         self._buffer = bytearray(MAX_MESSAGE_BYTES)
         self._view = memoryview(self._buffer)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         self._inbox: deque[_Unasked] = deque()
         self._socket = address.connect(name, timeout_s=wait_s)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -134,25 +142,28 @@ class Transport:
         """Wait for the reply to the request sent last."""
         rid, ping = self._rid, 0
         while True:
-            if not self._wait(expires):
-                silence_s = max(wait_s, _PATIENCE_S)
-                if is_long and not ping:
-                    self._rid += 1
-                    ping = self._rid
-                    self._late.add(ping)
-                    expires = time.monotonic() + silence_s
-                    self._send(protocol.encode(protocol.Ping(ping)), expires)
-                    continue
-                raise self.end(
-                    EngineGoneError(
-                        f"engine '{self.name}' did not answer {type(request).__name__}",
-                        expected=f"a sign of life within {silence_s:g} s"
-                        if ping
-                        else f"an answer within {wait_s:g} s",
-                        fix="see its log; the connection is given up",
+            answer = self._look() if self._held_ns and not max_fds else None
+            fds: list[int] = []
+            if answer is None:
+                if not self._wait(expires):
+                    silence_s = max(wait_s, _PATIENCE_S)
+                    if is_long and not ping:
+                        self._rid += 1
+                        ping = self._rid
+                        self._late.add(ping)
+                        expires = time.monotonic() + silence_s
+                        self._send(protocol.encode(protocol.Ping(ping)), expires)
+                        continue
+                    raise self.end(
+                        EngineGoneError(
+                            f"engine '{self.name}' did not answer {type(request).__name__}",
+                            expected=f"a sign of life within {silence_s:g} s"
+                            if ping
+                            else f"an answer within {wait_s:g} s",
+                            fix="see its log; the connection is given up",
+                        )
                     )
-                )
-            answer, fds = self._take(max_fds)
+                answer, fds = self._take(max_fds)
             if isinstance(answer, kind) and getattr(answer, "rid", 0) == rid:
                 return answer, fds
             if answer is None:
@@ -169,15 +180,36 @@ class Transport:
             else:
                 raise self._unexpected(answer)
 
+    def _look(self) -> _Message | None:
+        """Look for a message for a moment, and return it if there is one.
+
+        The call that sees it has it, and no other thread comes in between: one that waits for the
+        interpreter's lock, as threads of a node do, may keep it for longer than the answer takes.
+        What is wrong with a connection is for :meth:`_take` to find.
+        """
+        until_ns = time.monotonic_ns() + self._held_ns
+        fd, address = self._socket.fileno(), self._address
+        while (length := linux.receive_held(fd, address, MAX_MESSAGE_BYTES, wire.AT_ONCE)) <= 0:
+            if length == 0 or time.monotonic_ns() >= until_ns:
+                return None
+        try:
+            message: _Message = protocol.decode_from_engine(self._view[:length])
+        except msgspec.MsgspecError:
+            return self._decode(length)  # says what is wrong with it
+        if length > MAX_MESSAGE_BYTES:  # what did fit can be read by chance alone
+            return self._decode(length)
+        return message
+
     def _wait(self, expires: float) -> bool:
         """Wait until there is something to take; tell whether there is.
 
-        A thread that sleeps wakes up slowly, on a core that slept too and in cold caches.
+        Other threads run meanwhile. A thread that sleeps wakes up slowly, on a core that slept
+        too and in cold caches.
         """
         if self._busy_poll_ns:
             until_ns = time.monotonic_ns() + self._busy_poll_ns
             while time.monotonic_ns() < until_ns:
-                if self._replies.poll(0):  # lets other threads run
+                if self._replies.poll(0):
                     return True
         return bool(self._replies.poll(max(0.0, expires - time.monotonic()) * 1000))
 
@@ -260,38 +292,43 @@ class Transport:
             except OSError as error:
                 raise self._hung_up(error) from error
 
-    def _take(
-        self, max_fds: int = 0
-    ) -> tuple[protocol.Reply | protocol.Output | protocol.Event | None, list[int]]:
+    def _take(self, max_fds: int = 0) -> tuple[_Message | None, list[int]]:
         """Receive what is there: a message, or None; EngineGoneError at the end."""
         fds: list[int] = []
         try:
             if max_fds:
                 data, fds = wire.receive(self._socket, self._buffer, max_fds=max_fds)
+                length = len(data)
             else:
                 # The kernel closes descriptors that nobody asked for; only an engine refuses them.
                 length = self._socket.recv_into(self._view, 0, wire.WHOLE_LENGTH)
-                if length > MAX_MESSAGE_BYTES:
-                    raise wire.misfit(f"at most {MAX_MESSAGE_BYTES} bytes", found=length)
-                data = self._view[:length]
         except BlockingIOError:
             return None, []
         except ProtocolError as error:
             raise self.end(error) from None
         except OSError as error:
             raise self.end(self._ended(error.strerror)) from error
-        if not data:
-            wire.close_descriptors(fds)
-            raise self.end(self._ended("the engine closed it"))
         try:
-            return protocol.decode_from_engine(data), fds
-        except msgspec.MsgspecError as error:
+            if not length:
+                raise self.end(self._ended("the engine closed it"))
+            return self._decode(length), fds
+        except FlashrtError:
             wire.close_descriptors(fds)
+            raise
+
+    def _decode(self, length: int) -> _Message:
+        """Return the message that was received last; EngineGoneError where it is none."""
+        if length > MAX_MESSAGE_BYTES:
+            raise self.end(wire.misfit(f"at most {MAX_MESSAGE_BYTES} bytes", found=length))
+        try:
+            message: _Message = protocol.decode_from_engine(self._view[:length])
+        except msgspec.MsgspecError as error:
             raise self.end(
                 ProtocolError(
                     f"a message of engine '{self.name}' could not be decoded", found=error
                 )
             ) from error
+        return message
 
     def _hung_up(self, error: OSError) -> FlashrtError:
         # What the engine said before it hung up explains more than the hanging up.

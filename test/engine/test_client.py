@@ -64,6 +64,31 @@ def misbehave(runtime_folder: Path) -> Iterator[Callable[[Answer], str]]:
         claim.close()
 
 
+@pytest.fixture
+def spoken(misbehave: Callable[[Answer], str]) -> Iterator[Callable[[bytes], EngineClient]]:
+    """Connects to an engine that has sent a message before it is asked for anything."""
+    is_over = threading.Event()
+    clients: list[EngineClient] = []
+
+    def connect(message: bytes) -> EngineClient:
+        is_sent = threading.Event()
+
+        def answer(sock: socket.socket) -> None:
+            sock.send(WELCOME)
+            sock.send(message)
+            is_sent.set()
+            assert is_over.wait(60)
+
+        clients.append(EngineClient(misbehave(answer), timeout_s=60))
+        assert is_sent.wait(60)
+        return clients[-1]
+
+    yield connect
+    is_over.set()
+    for client in clients:
+        client.close()
+
+
 def test_imports_no_torch_and_no_ros() -> None:
     code = (
         "import sys, flashrt_ros.engine.client\n"
@@ -110,6 +135,70 @@ def test_a_truncated_reply_is_refused_later_too(misbehave: Callable[[Answer], st
             client.ping()
         with pytest.raises(EngineGoneError):
             client.ping()
+
+
+PADDED = protocol.encode(protocol.Ack(2)).ljust(protocol.MAX_MESSAGE_BYTES + 1, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (b"garbage", "could not be decoded"),
+        (bytes(protocol.MAX_MESSAGE_BYTES + 1), "did not fit"),
+        (PADDED, "did not fit"),
+        (protocol.encode(protocol.Ack(99)), "Ack"),
+        (protocol.encode(protocol.Ack(2)), None),
+    ],
+)
+def test_what_is_there_is_found_by_a_look(
+    spoken: Callable[[bytes], EngineClient], message: bytes, error: str | None
+) -> None:
+    client = spoken(message)
+
+    def wait(expires: float) -> bool:
+        raise AssertionError("it was waited for")
+
+    client._transport._wait = wait  # type: ignore[method-assign]
+    if error is None:
+        client.ping()
+    else:
+        with pytest.raises(ProtocolError, match=error):
+            client.ping()
+        with pytest.raises(EngineGoneError):
+            client.ping()
+
+
+def test_no_other_thread_runs_while_an_answer_is_looked_for(
+    spoken: Callable[[bytes], EngineClient],
+) -> None:
+    """Whoever lets go of the interpreter's lock may get it back much later."""
+    transport = spoken(protocol.encode(protocol.Ack(2)))._transport
+    assert transport._look() == protocol.Ack(2)
+    transport._held_ns = transport._busy_poll_ns = 5_000_000
+    num_rounds, is_over = 0, False
+
+    def work() -> None:
+        nonlocal num_rounds
+        while not is_over:
+            num_rounds += 1
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.1)
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        begin = num_rounds
+        assert transport._look() is None
+        held = num_rounds - begin
+        begin = num_rounds
+        assert not transport._wait(0.0)  # looks as long, and lets others run
+        let_go = num_rounds - begin
+    finally:
+        is_over = True
+        sys.setswitchinterval(interval_s)
+        thread.join(60)
+    assert held == 0
+    assert let_go > 0
 
 
 def test_descriptors_that_nobody_asked_for_are_closed(misbehave: Callable[[Answer], str]) -> None:
@@ -178,16 +267,20 @@ def test_no_answer_ends_the_connection(misbehave: Callable[[Answer], str]) -> No
 
 
 class Looks:
-    """Stands for the poll of a connection's answers; notes how long each look may take."""
+    """Stands for the poll of a connection's answers; notes how long each look may take.
 
-    def __init__(self, poll: Any, sleeps: threading.Event) -> None:
+    Sets the event with the first look that may sleep; with the first of all, if it is patient.
+    """
+
+    def __init__(self, poll: Any, sleeps: threading.Event, *, is_patient: bool) -> None:
         self.waits_ms: list[float] = []
         self._poll = poll
         self._sleeps = sleeps
+        self._is_patient = is_patient
 
     def poll(self, timeout_ms: float) -> Any:
         self.waits_ms.append(timeout_ms)
-        if timeout_ms:
+        if timeout_ms or self._is_patient:
             self._sleeps.set()
         return self._poll.poll(timeout_ms)
 
@@ -197,8 +290,7 @@ def test_who_looks_for_an_answer_sleeps_when_its_time_is_up(
     misbehave: Callable[[Answer], str], busy_poll_us: int
 ) -> None:
     sleeps = threading.Event()
-    if busy_poll_us > 1_000_000:  # this one need not sleep
-        sleeps.set()
+    is_patient = busy_poll_us > 1_000_000  # need not sleep
 
     def answer(sock: socket.socket) -> None:
         sock.send(WELCOME)
@@ -209,25 +301,26 @@ def test_who_looks_for_an_answer_sleeps_when_its_time_is_up(
 
     name = misbehave(answer)
     with EngineClient(name, timeout_s=60, busy_poll_us=busy_poll_us) as client:
-        looks = Looks(client._transport._replies, sleeps)
+        looks = Looks(client._transport._replies, sleeps, is_patient=is_patient)
         client._transport._replies = looks  # type: ignore[assignment]
         client.ping()
-    if busy_poll_us > 1_000_000:
+    if is_patient:
         assert set(looks.waits_ms) == {0}
     else:
         assert looks.waits_ms[-1] > 0
         assert not any(looks.waits_ms[:-1])
 
 
+@pytest.mark.parametrize(("place", "busy_poll_us"), [("_look", 50), ("_wait", 0)])
 def test_a_call_that_a_signal_ended_leaves_its_answer_to_nobody(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, place: str, busy_poll_us: int
 ) -> None:
-    def interrupted(transport: object, expires: float) -> bool:
+    def interrupted(*arguments: object) -> bool:
         raise KeyboardInterrupt
 
-    with serve().client() as client:
+    with serve().client(busy_poll_us=busy_poll_us) as client:
         with monkeypatch.context() as patch:
-            patch.setattr("flashrt_ros.engine.transport.Transport._wait", interrupted)
+            patch.setattr(f"flashrt_ros.engine.transport.Transport.{place}", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 client.ping()
         client.ping()

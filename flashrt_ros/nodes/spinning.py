@@ -15,9 +15,8 @@ class Spinner:
     """Runs a node's callbacks in a thread of its own until :meth:`close`.
 
     A callback that raises costs itself only: its traceback goes to the node's log.
-    ``SingleThreadedExecutor`` with ``spin_once``, because on Jazzy ``spin`` of the
-    events executor runs no callback and the multi-threaded one takes several times
-    the round trip.
+    ``SingleThreadedExecutor`` with ``spin_once``: the multi-threaded one takes several times the
+    round trip, and the events executor ends the process (ADR 10).
 
     Args:
         node: Borrowed; destroy it after :meth:`close`.

@@ -317,7 +317,7 @@ class Transport:
             raise
 
     def _decode(self, length: int) -> _Message:
-        """Return the message that was received last; ProtocolError, and the end, where it is none."""
+        """Return the message that was received last; ProtocolError where it is none."""
         if length > MAX_MESSAGE_BYTES:
             raise self.end(wire.misfit(f"at most {MAX_MESSAGE_BYTES} bytes", found=length))
         try:

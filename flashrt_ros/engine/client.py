@@ -39,8 +39,9 @@ class EngineClient(Calls):
         timeout_s: How long to wait for an answer.
         wait_s: How long to wait for the engine to come up; None for ``timeout_s``.
         busy_poll_us: How long a call looks for its answer without a pause before it sleeps, us.
-            Answers come sooner, for so much of a core at each call, at most. Other threads of
-            the process wait for the first 100 of them.
+            Answers come sooner, for so much of a core at each call, at most. For the first 100
+            no other thread of the process runs, unless the engine is one; so again after each
+            message that comes before the answer.
 
     Raises:
         EngineGoneError: No engine of this name answers in time.

@@ -1,4 +1,7 @@
-"""System calls that CPython 3.11 does not offer, by way of ctypes; Linux only."""
+"""System calls that CPython 3.11 does not offer, or not without letting go of its lock.
+
+By way of ctypes; Linux only.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,17 @@ _IN_MOVED_TO = 0x80
 _libc = ctypes.CDLL(None, use_errno=True)
 _held = ctypes.PyDLL(None)
 
+_held.recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_held.recv.restype = ctypes.c_ssize_t
+
 receive_held = _held.recv
-"""``recv(fd, address, num_bytes, flags)``: the message's length, or -1 without a word why.
+"""``recv(fd, address, num_bytes, flags)``, the interpreter's lock held: for what does not block.
 
-With the interpreter's lock held throughout, so only for what does not block. Python's own sockets
-let go of it for every call, and another thread that waits for it keeps it for as long as it likes.
+Returns the message's length, 0 at the end of the connection, -1 for any error, which is not kept;
+with ``MSG_TRUNC`` the length may be more than ``num_bytes``. The caller keeps the memory alive.
+Python's own sockets let go of the lock for every call, and whoever waits for it then has it until
+it blocks or the switch interval is over.
 """
-
-receive_held.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-receive_held.restype = ctypes.c_ssize_t
 
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (

@@ -16,6 +16,9 @@ from flashrt_ros.errors import (
     PayloadTypeError,
 )
 
+PAYLOAD_ERRORS = (PayloadShapeError, PayloadTypeError, NonFiniteError, PayloadRangeError)
+"""What :func:`check_payload` raises."""
+
 _FIRST_NS, _LAST_NS = -(2**63), 2**63 - 1
 
 
@@ -32,10 +35,6 @@ def field_views(memory: memoryview, channel: ChannelInfo) -> dict[str, npt.NDArr
         ).reshape(part.shape)
         for part in channel.fields
     }
-
-
-PAYLOAD_ERRORS = (PayloadShapeError, PayloadTypeError, NonFiniteError, PayloadRangeError)
-"""What :func:`check_payload` raises."""
 
 
 def check_payload(channel: ChannelInfo, values: Mapping[str, npt.ArrayLike]) -> None:

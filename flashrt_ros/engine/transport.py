@@ -27,7 +27,7 @@ _PATIENCE_S = 60.0
 
 _HELD_NS = 100_000
 """How long an answer is looked for with the interpreter's lock held: longer than an engine that is
-awake takes, and too short for another thread to miss it."""
+awake takes, and too short for another thread to notice."""
 
 
 class Transport:
@@ -38,7 +38,8 @@ class Transport:
         timeout_s: How long to wait for an answer.
         wait_s: How long to wait for the engine to come up.
         busy_poll_us: How long to go on looking for an answer without a pause, before sleeping
-            until it comes, us.
+            until it comes, us. For the first 100 no other thread of the process runs, unless the
+            engine is one.
 
     Raises:
         EngineGoneError: No engine of this name answers in time.
@@ -49,17 +50,19 @@ class Transport:
         self, name: str, *, timeout_s: float, wait_s: float, busy_poll_us: int = BUSY_POLL_US
     ) -> None:
         self.name = name
-        self._held_ns = min(busy_poll_us * 1000, _HELD_NS)
-        self._busy_poll_ns = busy_poll_us * 1000 - self._held_ns
+        self._busy_poll_ns = busy_poll_us * 1000
         self._timeout_s = timeout_s
         self._gone: str | None = None
         self._rid = 0
         self._late: set[int] = set()
         self._buffer = bytearray(MAX_MESSAGE_BYTES)
         self._view = memoryview(self._buffer)
+        # Stays: what has a view can't be resized.
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         self._inbox: deque[_Unasked] = deque()
         self._socket = address.connect(name, timeout_s=wait_s)
+        is_inside = wire.peer_credentials(self._socket).process_id == os.getpid()
+        self._held_ns = 0 if is_inside else min(self._busy_poll_ns, _HELD_NS)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._replies = select.poll()
         self._replies.register(self._socket, select.POLLIN)
@@ -142,28 +145,27 @@ class Transport:
         """Wait for the reply to the request sent last."""
         rid, ping = self._rid, 0
         while True:
-            answer = self._look() if self._held_ns and not max_fds else None
-            fds: list[int] = []
-            if answer is None:
-                if not self._wait(expires):
-                    silence_s = max(wait_s, _PATIENCE_S)
-                    if is_long and not ping:
-                        self._rid += 1
-                        ping = self._rid
-                        self._late.add(ping)
-                        expires = time.monotonic() + silence_s
-                        self._send(protocol.encode(protocol.Ping(ping)), expires)
-                        continue
-                    raise self.end(
-                        EngineGoneError(
-                            f"engine '{self.name}' did not answer {type(request).__name__}",
-                            expected=f"a sign of life within {silence_s:g} s"
-                            if ping
-                            else f"an answer within {wait_s:g} s",
-                            fix="see its log; the connection is given up",
-                        )
+            seen = self._look() if self._held_ns and not max_fds else None
+            look_ns = self._busy_poll_ns - (0 if max_fds else self._held_ns)
+            if seen is None and not self._wait(expires, look_ns):
+                silence_s = max(wait_s, _PATIENCE_S)
+                if is_long and not ping:
+                    self._rid += 1
+                    ping = self._rid
+                    self._late.add(ping)
+                    expires = time.monotonic() + silence_s
+                    self._send(protocol.encode(protocol.Ping(ping)), expires)
+                    continue
+                raise self.end(
+                    EngineGoneError(
+                        f"engine '{self.name}' did not answer {type(request).__name__}",
+                        expected=f"a sign of life within {silence_s:g} s"
+                        if ping
+                        else f"an answer within {wait_s:g} s",
+                        fix="see its log; the connection is given up",
                     )
-                answer, fds = self._take(max_fds)
+                )
+            answer, fds = self._take(max_fds) if seen is None else (seen, [])
             if isinstance(answer, kind) and getattr(answer, "rid", 0) == rid:
                 return answer, fds
             if answer is None:
@@ -183,31 +185,35 @@ class Transport:
     def _look(self) -> _Message | None:
         """Look for a message for a moment, and return it if there is one.
 
-        The call that sees it has it, and no other thread comes in between: one that waits for the
-        interpreter's lock, as threads of a node do, may keep it for longer than the answer takes.
-        What is wrong with a connection is for :meth:`_take` to find.
+        The call that sees it has it. No other thread comes in between, unless the switch interval
+        is shorter: one that waits for the interpreter's lock, as threads of a node do, may keep it
+        for longer than an answer takes.
+
+        Raises:
+            EngineGoneError: The connection has ended.
+            ProtocolError: The message can't be read.
         """
         until_ns = time.monotonic_ns() + self._held_ns
-        fd, address = self._socket.fileno(), self._address
-        while (length := linux.receive_held(fd, address, MAX_MESSAGE_BYTES, wire.AT_ONCE)) <= 0:
-            if length == 0 or time.monotonic_ns() >= until_ns:
+        while True:
+            # Asked for the descriptor each time: the handler of a signal may close it.
+            length = linux.receive_held(
+                self._socket.fileno(), self._address, MAX_MESSAGE_BYTES, wire.AT_ONCE
+            )
+            if length > 0:
+                return self._decode(length)
+            if length == 0:
+                raise self.end(self._ended("the engine closed it"))
+            if time.monotonic_ns() >= until_ns:
                 return None
-        try:
-            message: _Message = protocol.decode_from_engine(self._view[:length])
-        except msgspec.MsgspecError:
-            return self._decode(length)  # says what is wrong with it
-        if length > MAX_MESSAGE_BYTES:  # what did fit can be read by chance alone
-            return self._decode(length)
-        return message
 
-    def _wait(self, expires: float) -> bool:
+    def _wait(self, expires: float, look_ns: int) -> bool:
         """Wait until there is something to take; tell whether there is.
 
-        Other threads run meanwhile. A thread that sleeps wakes up slowly, on a core that slept
-        too and in cold caches.
+        It is looked for without a pause first, while other threads run: one that sleeps wakes up
+        slowly, on a core that slept too and in cold caches.
         """
-        if self._busy_poll_ns:
-            until_ns = time.monotonic_ns() + self._busy_poll_ns
+        if look_ns:
+            until_ns = time.monotonic_ns() + look_ns
             while time.monotonic_ns() < until_ns:
                 if self._replies.poll(0):
                     return True

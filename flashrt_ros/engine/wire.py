@@ -28,7 +28,7 @@ WHOLE_LENGTH = int(socket.MSG_TRUNC)
 """Has a receive tell a message's length even where it did not fit."""
 
 AT_ONCE = int(socket.MSG_DONTWAIT) | WHOLE_LENGTH
-"""Has a receive come back where there is nothing, besides."""
+"""Besides, has a receive fail at once where there is nothing."""
 
 CUT_OFF = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
 """What a receive says of a message that did not fit, or whose descriptors did not."""

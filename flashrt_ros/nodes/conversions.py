@@ -116,7 +116,13 @@ def fit_image(pixels: npt.NDArray[np.uint8], field: FieldInfo) -> npt.NDArray[np
 
 @functools.lru_cache(maxsize=64)
 def _places(names: tuple[str, ...], wanted: tuple[str, ...]) -> npt.NDArray[np.intp]:
-    """Return where each wanted joint stands; found once for all messages that name theirs alike."""
+    """Return ``intp[len(wanted)]``, where each wanted joint stands in ``names``.
+
+    Cached, for a driver names its joints alike in every message; shared, so not to be written.
+
+    Raises:
+        JointStateError: A joint is missing or named twice.
+    """
     places = {name: index for index, name in enumerate(names)}
     if len(places) != len(names):
         raise JointStateError("the joint state names a joint twice", found=", ".join(names))

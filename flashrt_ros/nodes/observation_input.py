@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -151,7 +151,7 @@ class ObservationInput:
             joints = parts.pop(JOINTS, None)
             try:
                 self._follow_clock(self._reports.now_ns())
-                self._write(stamp_ns, {**prepare(self._plan, parts, joints)})
+                self._write(stamp_ns, prepare(self._plan, parts, joints))
                 self.num_committed += 1
                 self._on_observed(stamp_ns)
             except FlashrtError as error:
@@ -165,12 +165,12 @@ class ObservationInput:
             self._clock.accept(now_ns)
             self._reports.warn("clock", "it was set back: stamps of the new time count")
 
-    def _write(self, stamp_ns: int, values: dict[str, Any]) -> None:
+    def _write(self, stamp_ns: int, values: Mapping[str, Any]) -> None:
         try:
             with self._link:
                 self._writer.write(stamp_ns=stamp_ns, **values)
         except (StaleStampError, *PAYLOAD_ERRORS):
-            raise
+            raise  # it would be refused again
         except FlashrtError:
             self._sync.forget()
             raise

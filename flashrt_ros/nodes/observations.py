@@ -225,8 +225,8 @@ def prepare(
 ) -> dict[str, Array]:
     """Return values by field; images stay views over their messages.
 
-    So each byte is copied once, into the slot. Ranges, and what is not finite in an image, are
-    the writer's to judge before it touches one.
+    So each byte of an image is copied once, into the slot. The writer judges the rest before it
+    touches a slot: dtype, range, and a position that the field's dtype makes Inf.
 
     Args:
         plan: Which source fills which field.
@@ -236,7 +236,7 @@ def prepare(
     Raises:
         PayloadTypeError: An encoding that is not taken, or no joint state.
         PayloadShapeError: An image of another size, or inconsistent.
-        JointStateError: A joint is missing.
+        JointStateError: A joint is missing or named twice, or has no position.
         NonFiniteError: A position is NaN or Inf.
     """
     values: dict[str, Array] = {}

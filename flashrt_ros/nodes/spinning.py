@@ -16,7 +16,8 @@ class Spinner:
 
     A callback that raises costs itself only: its traceback goes to the node's log.
     ``SingleThreadedExecutor`` with ``spin_once``: the multi-threaded one takes several times the
-    round trip, and the events executor ends the process (ADR 10).
+    round trip, and the events executor may end the process, when a subscription that had an event
+    is let go of (ADR 10).
 
     Args:
         node: Borrowed; destroy it after :meth:`close`.

@@ -45,7 +45,7 @@ def listen(
         on_output: Told what each chunk was made from, and when, wall time in ns.
         on_found: Told each topic once a node that publishes it has been found. That node may
             not have found this one yet, and sends it nothing until then.
-        on_heard: Told each topic with its first message: from here on none is missed.
+        on_heard: Told each topic with its first message: its publisher knows of the trace.
         stop: Asked again and again.
     """
 

@@ -10,13 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flashrt_ros.engine import linux, protocol, wire
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.client import EngineClient
+from flashrt_ros.engine.transport import Transport
 from flashrt_ros.errors import (
     EngineGoneError,
     FlashrtError,
@@ -24,6 +25,9 @@ from flashrt_ros.errors import (
     ProtocolError,
     ProtocolVersionError,
 )
+
+if TYPE_CHECKING:
+    from test.engine.conftest import EngineProcess
 
 Serve = Callable[..., Any]
 Answer = Callable[[socket.socket], object]
@@ -81,6 +85,7 @@ def spoken(misbehave: Callable[[Answer], str]) -> Iterator[Callable[[bytes], Eng
 
         clients.append(EngineClient(misbehave(answer), timeout_s=60))
         assert is_sent.wait(60)
+        clients[-1]._transport._held_ns = 100_000  # as if the engine were another process
         return clients[-1]
 
     yield connect
@@ -147,6 +152,7 @@ PADDED = protocol.encode(protocol.Ack(2)).ljust(protocol.MAX_MESSAGE_BYTES + 1, 
         (bytes(protocol.MAX_MESSAGE_BYTES + 1), "did not fit"),
         (PADDED, "did not fit"),
         (protocol.encode(protocol.Ack(99)), "Ack"),
+        (b"", "the engine closed it"),
         (protocol.encode(protocol.Ack(2)), None),
     ],
 )
@@ -155,17 +161,60 @@ def test_what_is_there_is_found_by_a_look(
 ) -> None:
     client = spoken(message)
 
-    def wait(expires: float) -> bool:
+    def wait(expires: float, look_ns: int) -> bool:
         raise AssertionError("it was waited for")
 
     client._transport._wait = wait  # type: ignore[method-assign]
     if error is None:
         client.ping()
     else:
-        with pytest.raises(ProtocolError, match=error):
+        with pytest.raises((ProtocolError, EngineGoneError), match=error):
             client.ping()
         with pytest.raises(EngineGoneError):
             client.ping()
+
+
+def test_the_handler_of_a_signal_may_close_what_is_looked_at(
+    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor's number may be another's by then."""
+    receive, numbers = linux.receive_held, list[int]()
+
+    with engine.client() as client:
+
+        def interrupted(fd: int, *others: int) -> int:
+            numbers.append(fd)
+            client.close()
+            return int(receive(fd, *others))
+
+        monkeypatch.setattr(linux, "receive_held", interrupted)
+        with pytest.raises(EngineGoneError):
+            client.ping()
+    assert numbers[0] >= 0
+    assert set(numbers[1:]) == {-1}
+
+
+def test_an_engine_of_the_same_process_may_run_while_it_is_looked_for(
+    serve: Serve, engine: EngineProcess
+) -> None:
+    with serve().client() as inside, engine.client() as outside:
+        assert inside._transport._held_ns == 0
+        assert outside._transport._held_ns == 1000 * wire.BUSY_POLL_US
+
+
+def test_who_waits_for_descriptors_looks_as_long(
+    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks_ns: list[int] = []
+
+    def wait(transport: Transport, expires: float, look_ns: int) -> bool:
+        looks_ns.append(look_ns)
+        return True
+
+    with engine.client(busy_poll_us=1000) as client:
+        monkeypatch.setattr(Transport, "_wait", wait)
+        client.open_writer("goal").close()
+    assert looks_ns[0] == 1_000_000
 
 
 def test_no_other_thread_runs_while_an_answer_is_looked_for(
@@ -174,7 +223,7 @@ def test_no_other_thread_runs_while_an_answer_is_looked_for(
     """Whoever lets go of the interpreter's lock may get it back much later."""
     transport = spoken(protocol.encode(protocol.Ack(2)))._transport
     assert transport._look() == protocol.Ack(2)
-    transport._held_ns = transport._busy_poll_ns = 5_000_000
+    transport._held_ns = 5_000_000
     num_rounds, is_over = 0, False
 
     def work() -> None:
@@ -191,7 +240,7 @@ def test_no_other_thread_runs_while_an_answer_is_looked_for(
         assert transport._look() is None
         held = num_rounds - begin
         begin = num_rounds
-        assert not transport._wait(0.0)  # looks as long, and lets others run
+        assert not transport._wait(0.0, 5_000_000)  # lets others run
         let_go = num_rounds - begin
     finally:
         is_over = True
@@ -269,7 +318,7 @@ def test_no_answer_ends_the_connection(misbehave: Callable[[Answer], str]) -> No
 class Looks:
     """Stands for the poll of a connection's answers; notes how long each look may take.
 
-    Sets the event with the first look that may sleep; with the first of all, if it is patient.
+    Sets the event with the first look that may sleep; a patient one with its first look.
     """
 
     def __init__(self, poll: Any, sleeps: threading.Event, *, is_patient: bool) -> None:
@@ -311,14 +360,15 @@ def test_who_looks_for_an_answer_sleeps_when_its_time_is_up(
         assert not any(looks.waits_ms[:-1])
 
 
-@pytest.mark.parametrize(("place", "busy_poll_us"), [("_look", 50), ("_wait", 0)])
+@pytest.mark.parametrize(("place", "held_ns"), [("_look", 100_000), ("_wait", 0)])
 def test_a_call_that_a_signal_ended_leaves_its_answer_to_nobody(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, place: str, busy_poll_us: int
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, place: str, held_ns: int
 ) -> None:
     def interrupted(*arguments: object) -> bool:
         raise KeyboardInterrupt
 
-    with serve().client(busy_poll_us=busy_poll_us) as client:
+    with serve().client() as client:
+        client._transport._held_ns = held_ns
         with monkeypatch.context() as patch:
             patch.setattr(f"flashrt_ros.engine.transport.Transport.{place}", interrupted)
             with pytest.raises(KeyboardInterrupt):

@@ -71,8 +71,8 @@ class Child:
         assert found, f"no line with {text!r} came in time:\n{self.output}"
         assert text in self.output, f"ended without a line with {text!r}:\n{self.output}"
 
-    def hears(self, *topics: str) -> bool:
-        """Whether a trace has had a message of each topic, and so misses none from here on."""
+    def trace_hears(self, *topics: str) -> bool:
+        """Whether it is a trace that has had a message of each topic: their publishers know it."""
         return all(f"hears /{topic}" in self.output for topic in topics)
 
     def interrupt(self) -> int:

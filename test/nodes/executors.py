@@ -1,7 +1,7 @@
-"""Compares rclpy's executors of one thread: what a message costs, and whether nodes may change.
+"""Compares rclpy's executors of one thread: what a message costs, and what may come and go.
 
 ``python test/nodes/executors.py cost|churn single|events [SECONDS]``. Not a test: one of them ends
-the process. Figures: docs/adr/0010-nodes-wait-in-a-set.md.
+the process. Figures: docs/adr/0010-nodes-keep-one-executor-a-thread.md.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Sender:
 
 
 def cost(kind: str, seconds: float) -> None:
-    """Print the processor time that a thread spends on a message, with a callback that is empty."""
+    """Print the spinning thread's processor time for a message, with a callback that is empty."""
     num_messages = 0
 
     def take(message: JointState) -> None:
@@ -81,7 +81,7 @@ def cost(kind: str, seconds: float) -> None:
 def churn(kind: str, seconds: float) -> None:
     """Subscribe and unsubscribe under messages, as nodes do that are activated and deactivated.
 
-    The publisher does not offer what one of the subscriptions asks for, and that one is told.
+    The publisher does not offer what one of the subscriptions asks for, so that its event comes.
     """
     num_messages = num_events = num_rounds = 0
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rclpy.qos import QoSProfile, qos_profile_sensor_data
 from sensor_msgs.msg import Image, JointState
 
-from flashrt_ros.engine.payload import PAYLOAD_ERRORS
+from flashrt_ros.engine.payload import check_payload
 from flashrt_ros.engine.protocol import ChannelInfo, FieldInfo, ModelInfo
 from flashrt_ros.errors import (
     ConfigError,
@@ -24,7 +24,9 @@ from flashrt_ros.errors import (
     JointStateError,
     NoFreeSlotError,
     NonFiniteError,
+    PayloadRangeError,
     PayloadShapeError,
+    PayloadTypeError,
     StaleStampError,
     UnknownChannelError,
 )
@@ -291,7 +293,9 @@ class TestInput:
         feed.send(100)
         assert feed.writer.stamps == []
 
-    @pytest.mark.parametrize("kind", PAYLOAD_ERRORS)
+    @pytest.mark.parametrize(
+        "kind", [PayloadShapeError, PayloadTypeError, NonFiniteError, PayloadRangeError]
+    )
     def test_one_that_is_no_good_is_not_tried_again(self, kind: type[FlashrtError]) -> None:
         feed = Feed()
         feed.writer.refusals.append(kind("bad"))
@@ -328,6 +332,11 @@ class TestPrepare:
         assert values["image"][1, 0, 0] == 14
         assert np.shares_memory(values["image"], np.frombuffer(self.pixels.data, np.uint8))
         assert values["agent"].tolist() == np.array([0.1, 0.2], np.float32).tolist()
+
+    def test_ranges_are_left_to_the_writer(self) -> None:
+        values = prepare(self.plan, {"image": self.pixels}, self.joints(0.1, 0.6))
+        with pytest.raises(PayloadRangeError):
+            check_payload(self.plan.channel, values)
 
     def test_bad_parts_are_refused_by_their_code(self) -> None:
         with pytest.raises(NonFiniteError):

@@ -186,7 +186,7 @@ def test_a_chunk_names_the_goal_of_each_channel(
     def is_heard() -> bool:
         """Goals again and again: the first may come before all ends have found each other."""
         send()
-        return bool(chunks) and trace.hears(*topics)
+        return bool(chunks) and trace.trace_hears(*topics)
 
     def is_acted_on() -> bool:
         send()

@@ -51,7 +51,7 @@ def test_the_nodes_topics_tell_who_wrote_a_goal(
     def is_heard() -> bool:
         """Goals again and again: the first may come before all ends have found each other."""
         send()
-        return bool(chunks) and trace.hears(*topics)
+        return bool(chunks) and trace.trace_hears(*topics)
 
     def is_acted_on() -> bool:
         send()

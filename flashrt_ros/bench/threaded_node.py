@@ -51,6 +51,7 @@ class EngineThread:
                 address,
                 poll_reserve_us=config.poll_reserve_us,
                 busy_poll_us=config.busy_poll_us,
+                wake_early_us=config.wake_early_us,
             ) as server,
         ):
             self._server = server

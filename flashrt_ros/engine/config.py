@@ -31,6 +31,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "refill_slice_bytes": (4096, 1 << 32),
     "poll_reserve_us": (0, 1_000_000),
     "busy_poll_us": (0, 10_000_000),
+    "wake_early_us": (0, 1_000_000),
     "rt_priority": (0, 99),
     "num_threads": (1, 256),
 }
@@ -78,6 +79,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         busy_poll_us: How long the loop goes on looking at its sockets without a pause after
             it served a message, us; 0 sleeps at once. A core stays awake where this is longer
             than the pause between two messages.
+        wake_early_us: How long before a tick the loop wakes up and looks at its sockets instead
+            of sleeping, us, so that the tick does not wait for a core to wake up; 0 sleeps
+            until the tick.
         rt_priority: SCHED_FIFO priority, 0 for none.
         num_threads: Intra-op threads; changing it changes the bytes.
         socket_group: Group that may connect besides the user, "" for none.
@@ -117,6 +121,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     refill_slice_bytes: int = 1 << 20
     poll_reserve_us: int = 600
     busy_poll_us: int = BUSY_POLL_US
+    wake_early_us: int = 200
     rt_priority: int = 0
     num_threads: int = 1
     socket_group: str = ""

@@ -64,8 +64,9 @@ class Host:
     nothing else and no tick is near, one slice of background work is done, first for the
     members with deadlines. After a message the loop looks for the next one for ``busy_poll_us``,
     at most until the next deadline or background work; then it sleeps in ``poll`` until a timer,
-    a message, or :meth:`stop`. While a device is at work the timer has it asked at short
-    intervals whether it is done.
+    a message, or :meth:`stop`. It wakes up ``wake_early_us`` before a deadline and looks until
+    then, for a core that sleeps takes its time to wake up. While a device is at work the timer
+    has it asked at short intervals whether it is done.
 
     Where no deadline is scheduled, filling members run whenever the others have nothing to
     submit. One node of theirs is under way at a time, whoever's it is.
@@ -74,6 +75,7 @@ class Host:
         members: Engines; at least one.
         poll_reserve_us: No background slice starts nearer than this to a deadline, us.
         busy_poll_us: How long to go on looking for messages without a pause after one, us.
+        wake_early_us: How long before a deadline to look instead of sleeping, us.
         clock_ns: CLOCK_MONOTONIC, and the engines' clock.
     """
 
@@ -83,11 +85,13 @@ class Host:
         *,
         poll_reserve_us: int = 600,
         busy_poll_us: int = 0,
+        wake_early_us: int = 0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._clock_ns = clock_ns
         self._reserve_ns = poll_reserve_us * 1000
         self._busy_poll_ns = busy_poll_us * 1000
+        self._early_ns = wake_early_us * 1000
         self._timed = [one.engine for one in members if isinstance(one, Member)]
         self._filler = Filler(
             [(one.engine, one.slack) for one in members if isinstance(one, FillingMember)],
@@ -321,6 +325,12 @@ class Host:
         if not is_waiting:
             self._waiting_ns = 0
         look_ns = self._served_ns + self._busy_poll_ns
+        if deadline is not None:
+            early_ns = deadline - self._early_ns
+            if now_ns >= early_ns:
+                look_ns = deadline
+            else:
+                wake_ns = _earlier(wake_ns, early_ns)
         if now_ns < look_ns:
             if is_waiting or self._filler.has_members:
                 return self._poll.poll(0)  # they are to be asked too

@@ -87,6 +87,7 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
                     (one.poll_reserve_us for one in settings), default=defaults.poll_reserve_us
                 ),
                 busy_poll_us=max((one.busy_poll_us for one in settings), default=0),
+                wake_early_us=max((one.wake_early_us for one in settings), default=0),
             )
         )
         priority = max((one.rt_priority for one in settings), default=0)

@@ -18,6 +18,7 @@ class EngineServer(Host):
         address: The claim on the name; starts to listen here, is closed with the server.
         poll_reserve_us: As of the host, us.
         busy_poll_us: As of the host, us.
+        wake_early_us: As of the host, us.
         clock_ns: As of the host.
     """
 
@@ -28,11 +29,13 @@ class EngineServer(Host):
         *,
         poll_reserve_us: int = 600,
         busy_poll_us: int = 0,
+        wake_early_us: int = 0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         super().__init__(
             [Member(engine, address)],
             poll_reserve_us=poll_reserve_us,
             busy_poll_us=busy_poll_us,
+            wake_early_us=wake_early_us,
             clock_ns=clock_ns,
         )

@@ -33,12 +33,17 @@ _numbers = itertools.count()
 
 @dataclass
 class Clock:
-    """Moves when something works, or sleeps; who talks does so at a period, 0 for never."""
+    """Moves when something works, or sleeps; who talks does so at a period, 0 for never.
+
+    Attributes:
+        slow_ns: Time to wake up.
+    """
 
     now_ns: int = MS
     armed_ns: int | None = None
     timer_fd: int = -1
     talk_ns: int = 0
+    slow_ns: int = 0
     said_ns: int = 0
     num_messages: int = 0
     num_sleeps: int = 0
@@ -55,7 +60,7 @@ class Clock:
             wakes = [self.said_ns + self.talk_ns] if self.talk_ns else []
             wakes += [] if self.armed_ns is None else [self.armed_ns]
             assert wakes, "it would sleep for ever"
-            self.now_ns = max(self.now_ns, min(wakes))
+            self.now_ns = max(self.now_ns, min(wakes)) + self.slow_ns
         else:
             self.num_looks += 1
             self.now_ns += TURN_NS
@@ -184,9 +189,7 @@ class Filling(Bare):
 
 
 @contextmanager
-def hosted(
-    clock: Clock, members: list[tuple[Any, Slack | None]], *, busy_poll_us: int = 0
-) -> Iterator[Host]:
+def hosted(clock: Clock, members: list[tuple[Any, Slack | None]], **options: int) -> Iterator[Host]:
     """Make a host whose loop runs on a clock of the test, and hears who talks on it."""
     with ExitStack() as exits:
         patch = exits.enter_context(pytest.MonkeyPatch.context())
@@ -198,7 +201,7 @@ def hosted(
             made.append(
                 Member(engine, address) if slack is None else FillingMember(engine, address, slack)
             )
-        served = exits.enter_context(Host(made, clock_ns=clock, busy_poll_us=busy_poll_us))
+        served = exits.enter_context(Host(made, clock_ns=clock, **options))
         patch.setattr(served, "_poll", clock)
         patch.setitem(served._owners, TALKER_FD, clock)
         clock.register = clock.unregister = lambda *arguments: None  # type: ignore[attr-defined]
@@ -232,6 +235,7 @@ pytestmark = pytest.mark.usefixtures("runtime_folder")
     on_device=st.tuples(st.booleans(), st.booleans()),
     talk_us=st.sampled_from([0, 100, 1000]),
     busy_poll_us=st.sampled_from([0, 50, 5000]),
+    wake_early_us=st.sampled_from([0, 200, 3000]),
 )
 def test_no_node_is_submitted_that_does_not_fit(
     runtime_folder: Path,
@@ -243,6 +247,7 @@ def test_no_node_is_submitted_that_does_not_fit(
     on_device: tuple[bool, bool],
     talk_us: int,
     busy_poll_us: int,
+    wake_early_us: int,
 ) -> None:
     """Without a floor: what took the same each time is never under way at a deadline."""
     clock = Clock(talk_ns=talk_us * 1000)
@@ -259,7 +264,7 @@ def test_no_node_is_submitted_that_does_not_fit(
     takes_ns = {"a": a_us * 1000, "b": b_us * 1000}
     filling, slack = make(clock, takes_ns, others=timed, is_device=on_device[1])
     members = [*((one, None) for one in timed), (filling, slack)]
-    with hosted(clock, members, busy_poll_us=busy_poll_us) as served:
+    with hosted(clock, members, busy_poll_us=busy_poll_us, wake_early_us=wake_early_us) as served:
         run(served, clock, 400 * MS)
     for at_ns, kind, deadline_ns in filling.submitted:
         assert deadline_ns is not None
@@ -280,6 +285,7 @@ def test_no_node_is_submitted_that_does_not_fit(
     is_device=st.booleans(),
     talk_us=st.sampled_from([0, 100, 1000]),
     busy_poll_us=st.sampled_from([0, 50, 5000]),
+    wake_early_us=st.sampled_from([0, 200, 3000]),
 )
 def test_no_node_waits_longer_than_the_floor_says(
     runtime_folder: Path,
@@ -290,6 +296,7 @@ def test_no_node_waits_longer_than_the_floor_says(
     is_device: bool,
     talk_us: int,
     busy_poll_us: int,
+    wake_early_us: int,
 ) -> None:
     """Whatever the others have to do, also where they never come to rest."""
     clock = Clock(talk_ns=talk_us * 1000)
@@ -298,7 +305,8 @@ def test_no_node_waits_longer_than_the_floor_says(
     filling, slack = make(
         clock, takes_ns, others=[timed], is_device=is_device, floor_ns=floor_ms * MS
     )
-    with hosted(clock, [(timed, None), (filling, slack)], busy_poll_us=busy_poll_us) as served:
+    members = [(timed, None), (filling, slack)]
+    with hosted(clock, members, busy_poll_us=busy_poll_us, wake_early_us=wake_early_us) as served:
         run(served, clock, 8 * (2 * floor_ms + takes_ms) * MS + 200 * MS)
     # On a device it waits twice: to be taken in, and for the next one. A node of the others
     # that began before, and turns of the loop, come on top.
@@ -420,6 +428,43 @@ def test_an_expired_timer_keeps_nobody_awake() -> None:
         assert len(timed.lateness_ns) >= 50
         assert clock.num_sleeps <= len(timed.lateness_ns) + 1
         assert clock.num_looks <= len(timed.lateness_ns)
+
+
+@pytest.mark.parametrize("talk_us", [0, 300])
+@pytest.mark.parametrize("wake_early_us", [0, 100, 200])
+def test_a_tick_does_not_wait_for_the_loop_to_wake_up(wake_early_us: int, talk_us: int) -> None:
+    """A loop that sleeps until the tick is as late as it takes to wake up, and this shows it."""
+    clock = Clock(slow_ns=150_000, talk_ns=talk_us * 1000)
+    timed = Timed(clock, num_nodes=0)
+    with hosted(clock, [(timed, None)], wake_early_us=wake_early_us) as served:
+        run(served, clock, 1000 * MS)
+        assert clock.num_sleeps >= len(timed.lateness_ns), "it does sleep"
+        assert bool(talk_us) == (clock.num_messages > 1000)
+    assert len(timed.lateness_ns) >= 50
+    left_ns = max(0, clock.slow_ns - wake_early_us * 1000)
+    if not talk_us:  # else a message may have woken it up before
+        assert min(timed.lateness_ns) >= left_ns
+    assert max(timed.lateness_ns) <= left_ns + 2 * TURN_NS
+
+
+def test_who_wakes_up_early_has_time_for_background_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes due meanwhile is done when it is due, where the deadline leaves room."""
+    clock = Clock()
+    timed = Timed(clock, due_ns=20 * MS, num_nodes=0)
+    due_ns, began_ns = [18 * MS], []
+
+    def begin(now_ns: int) -> bool:
+        began_ns.append(now_ns)
+        due_ns.clear()
+        return False
+
+    monkeypatch.setattr(timed, "next_background_ns", lambda: due_ns[0] if due_ns else None)
+    monkeypatch.setattr(timed, "background", begin)
+    with hosted(clock, [(timed, None)], wake_early_us=5000) as served:
+        run(served, clock, 100 * MS)
+    assert len(began_ns) == 1
+    assert 0 <= began_ns[0] - 18 * MS <= 2 * TURN_NS
+    assert max(timed.lateness_ns) <= 2 * TURN_NS
 
 
 def test_who_looks_sleeps_once_the_time_is_up() -> None:

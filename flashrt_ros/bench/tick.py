@@ -45,15 +45,18 @@ class Variant:
         name: For rows.
         in_one_process: With the node, in a thread.
         switch_interval_us: Of the interpreter; 0 for the default.
+        sleeps: Until the tick is due, instead of waking up before.
     """
 
     name: str
     in_one_process: bool
     switch_interval_us: int = 0
+    sleeps: bool = False
 
 
 VARIANTS = (
     Variant("in the engine's process", in_one_process=False),
+    Variant("there, asleep until the tick", in_one_process=False, sleeps=True),
     Variant("in a thread of the node's process", in_one_process=True),
     Variant("in a thread, switch interval 50 us", in_one_process=True, switch_interval_us=50),
 )
@@ -107,7 +110,7 @@ def run(context: Context) -> Result:
             found[variant] = _measure(context, variant, seconds)
     rows = _rows(found)
     bars = [
-        Bar(variant.name, lateness.median_us, lateness.p99_us, not variant.in_one_process)
+        Bar(variant.name, lateness.median_us, lateness.p99_us, variant is VARIANTS[0])
         for variant, lateness in sorted(found.items(), key=lambda item: VARIANTS.index(item[0]))
     ]
     # No line where no row is bound by it.
@@ -125,8 +128,9 @@ def _measure(context: Context, variant: Variant, seconds: float) -> Lateness:
         "rate_hz": RATE_HZ,
     }
     publisher = python_module("flashrt_ros.bench.robot_publisher")
+    early = {"wake_early_us": 0} if variant.sleeps else {}
     cast = Cast(
-        engine_parameters(context, replan_threshold=1),
+        engine_parameters(context, replan_threshold=1, **early),
         _FACTORY,
         policy_node=node,
         in_one_process=variant.in_one_process,

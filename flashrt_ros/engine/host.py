@@ -16,6 +16,7 @@ from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.host_clients import Clients
 from flashrt_ros.engine.host_filler import Filler
 from flashrt_ros.engine.host_slack import Slack
+from flashrt_ros.engine.polling import Poll
 from flashrt_ros.engine.protocol import MAX_MESSAGE_BYTES
 from flashrt_ros.engine.served import FillingEngine, ServedEngine
 
@@ -64,9 +65,10 @@ class Host:
     nothing else and no tick is near, one slice of background work is done, first for the
     members with deadlines. After a message the loop looks for the next one for ``busy_poll_us``,
     at most until the next deadline or background work; then it sleeps in ``poll`` until a timer,
-    a message, or :meth:`stop`. It wakes up ``wake_early_us`` before a deadline and looks until
-    then, for a core that sleeps takes its time to wake up. While a device is at work the timer
-    has it asked at short intervals whether it is done.
+    a message, or :meth:`stop`. It wakes up ``wake_early_us`` before a deadline, for a core that
+    sleeps takes its time, and looks until then with the interpreter's lock held, for a thread
+    that has it takes its time too. While a device is at work the timer has it asked at short
+    intervals whether it is done.
 
     Where no deadline is scheduled, filling members run whenever the others have nothing to
     submit. One node of theirs is under way at a time, whoever's it is.
@@ -106,7 +108,7 @@ class Host:
         self._served_ns = 0
         self._timer_fd = linux.create_timer()
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll = select.poll()
+        self._poll = Poll()
         for fd in (self._timer_fd, self._stop_fd):
             self._poll.register(fd, select.POLLIN)
         self._owners: dict[int, Clients] = {}
@@ -324,17 +326,17 @@ class Host:
         is_waiting = self._is_timed_waiting()
         if not is_waiting:
             self._waiting_ns = 0
-        look_ns = self._served_ns + self._busy_poll_ns
+        look_ns, look = self._served_ns + self._busy_poll_ns, self._look
         if deadline is not None:
             early_ns = deadline - self._early_ns
             if now_ns >= early_ns:
-                look_ns = deadline
+                look_ns, look = deadline, self._look_held
             else:
                 wake_ns = _earlier(wake_ns, early_ns)
         if now_ns < look_ns:
             if is_waiting or self._filler.has_members:
                 return self._poll.poll(0)  # they are to be asked too
-            return self._look(look_ns if wake_ns is None else min(look_ns, wake_ns))
+            return look(look_ns if wake_ns is None else min(look_ns, wake_ns))
         if is_waiting:
             self._waiting_ns = self._waiting_ns or now_ns
             if now_ns - self._waiting_ns < SPIN_NS:
@@ -352,6 +354,13 @@ class Host:
             events = self._poll.poll(0)
             if events or self._clock_ns() >= until_ns:
                 return events
+
+    def _look_held(self, until_ns: int) -> list[tuple[int, int]]:
+        """Look as well, and let no other thread of the process run meanwhile."""
+        while not self._poll.is_ready_held():
+            if self._clock_ns() >= until_ns:
+                return []
+        return self._poll.poll(0)
 
     def _sleep(self, wake_ns: int | None) -> list[tuple[int, int]]:
         """Sleep until something is ready, or until ``wake_ns``; None for no end."""

@@ -13,6 +13,7 @@ from flashrt_ros.engine import wire
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.connection import Connection
 from flashrt_ros.engine.outputs import Outputs
+from flashrt_ros.engine.polling import Poll
 from flashrt_ros.engine.served import ServedEngine
 from flashrt_ros.engine.session import Session
 from flashrt_ros.errors import BusyError, FlashrtError, PeerRefusedError
@@ -48,7 +49,7 @@ class Clients:
         engine: ServedEngine,
         address: EngineSocket,
         *,
-        poll: select.poll,
+        poll: Poll,
         owners: dict[int, Clients],
         buffer: bytearray,
         clock_ns: Callable[[], int],
@@ -179,7 +180,7 @@ class Clients:
         self._poll.unregister(fd)
 
     def _watch_writing(self, fd: int, is_wanted: bool) -> None:
-        self._poll.modify(fd, select.POLLIN | (select.POLLOUT if is_wanted else 0))
+        self._poll.register(fd, select.POLLIN | (select.POLLOUT if is_wanted else 0))
         if is_wanted:
             self._writing.add(fd)
         else:

@@ -38,6 +38,15 @@ _held = ctypes.PyDLL(None)
 _held.recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _held.recv.restype = ctypes.c_ssize_t
 
+_held.poll.argtypes = (ctypes.c_void_p, ctypes.c_ulong, ctypes.c_int)
+_held.poll.restype = ctypes.c_int
+
+poll_held = _held.poll
+"""``poll(entries, num_entries, timeout_ms)``, the interpreter's lock held: for no timeout but 0.
+
+Returns how many are ready, -1 for any error, which is not kept.
+"""
+
 receive_held = _held.recv
 """``recv(fd, address, num_bytes, flags)``, the interpreter's lock held: for what does not block.
 

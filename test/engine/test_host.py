@@ -71,6 +71,10 @@ class Clock:
             ready.append((TALKER_FD, select.POLLIN))
         return ready
 
+    def is_ready_held(self) -> bool:
+        """Stand for the look that keeps the lock."""
+        return bool(self.poll(0))
+
     def serve(self, fd: int, mask: int) -> None:
         """Stand for the clients that talk."""
         self.num_messages += 1

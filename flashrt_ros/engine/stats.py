@@ -13,17 +13,31 @@ class _Window:
 
     def __init__(self) -> None:
         self._samples = np.zeros(WINDOW, dtype=np.float64)
+        self._sorted = np.zeros(WINDOW, dtype=np.float64)
         self._count = 0
+        self._num_sorted = 0
 
     def add(self, value: float) -> None:
         self._samples[self._count % WINDOW] = value
         self._count += 1
 
     def percentile(self, q: float) -> float:
-        """Return a percentile of the window, 0 when it is empty."""
-        if not self._count:
+        """Return a percentile of the window, linear between samples; 0 when it is empty.
+
+        Not by ``numpy.percentile``: it is asked between ticks, and that one's Python took 0.2 ms
+        for one status, and 0.8 ms out of cold caches.
+        """
+        count = min(self._count, WINDOW)
+        if not count:
             return 0.0
-        return float(np.percentile(self._samples[: min(self._count, WINDOW)], q))
+        if self._num_sorted != self._count:
+            self._sorted[:count] = self._samples[:count]
+            self._sorted[:count].sort()
+            self._num_sorted = self._count
+        place = q / 100 * (count - 1)
+        low = int(place)
+        at_low, at_high = self._sorted.item(low), self._sorted.item(min(low + 1, count - 1))
+        return at_low + (at_high - at_low) * (place - low)
 
     def mean(self) -> float:
         """Return the mean of the window, 0 when it is empty."""

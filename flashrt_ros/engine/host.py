@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,9 @@ SPIN_NS = 150_000
 
 ASK_NS = 50_000
 """How long the loop sleeps after that before it asks again; sockets wake it at once."""
+
+SWITCH_S = 20e-6
+"""How long the loop waits for the interpreter's lock, once awake, before it asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,10 @@ class Host:
         poll_reserve_us: No background slice starts nearer than this to a deadline, us.
         busy_poll_us: How long to go on looking for messages without a pause after one, us.
         wake_early_us: How long before a deadline to look instead of sleeping, us.
+        owns_process: The process is the engines' own: its interpreter's switch interval is
+            :data:`SWITCH_S` while the loop sleeps, and as before while it is awake. So the loop,
+            whose turns are short, waits for other threads no longer than it must, and they
+            don't interrupt it.
         clock_ns: CLOCK_MONOTONIC, and the engines' clock.
     """
 
@@ -88,12 +96,15 @@ class Host:
         poll_reserve_us: int = 600,
         busy_poll_us: int = 0,
         wake_early_us: int = 0,
+        owns_process: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._clock_ns = clock_ns
         self._reserve_ns = poll_reserve_us * 1000
         self._busy_poll_ns = busy_poll_us * 1000
         self._early_ns = wake_early_us * 1000
+        self._switch_s = sys.getswitchinterval()
+        self._asleep_switch_s = SWITCH_S if owns_process else self._switch_s
         self._timed = [one.engine for one in members if isinstance(one, Member)]
         self._filler = Filler(
             [(one.engine, one.slack) for one in members if isinstance(one, FillingMember)],
@@ -366,7 +377,11 @@ class Host:
         """Sleep until something is ready, or until ``wake_ns``; None for no end."""
         if wake_ns != self._armed_ns:
             self._set_timer(wake_ns)
-        return self._poll.poll(None)
+        sys.setswitchinterval(self._asleep_switch_s)
+        try:
+            return self._poll.poll(None)
+        finally:
+            sys.setswitchinterval(self._switch_s)
 
     def _set_timer(self, wake_ns: int | None) -> None:
         """Set the timer, or disarm it; also takes back an expiry."""

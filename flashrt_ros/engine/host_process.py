@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from flashrt_ros.engine import linux
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.host import FillingMember, Host, Member
@@ -88,6 +89,7 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
                 ),
                 busy_poll_us=max((one.busy_poll_us for one in settings), default=0),
                 wake_early_us=max((one.wake_early_us for one in settings), default=0),
+                owns_process=True,
             )
         )
         priority = max((one.rt_priority for one in settings), default=0)
@@ -96,6 +98,7 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
         # What was loaded stays: the collector need not look at it in the loop.
         gc.collect()
         gc.freeze()
+        linux.set_timer_slack(1)
         stopper.attach(host)
         announce({member.address.name: member.engine.epoch for member in members}, ready_fd)
         host.run()

@@ -27,7 +27,7 @@ SPIN_NS = 150_000
 ASK_NS = 50_000
 """How long the loop sleeps after that before it asks again; sockets wake it at once."""
 
-SWITCH_S = 20e-6
+SWITCH_S = 2e-5
 """How long the loop waits for the interpreter's lock, once awake, before it asks for it."""
 
 

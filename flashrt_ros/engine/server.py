@@ -19,6 +19,7 @@ class EngineServer(Host):
         poll_reserve_us: As of the host, us.
         busy_poll_us: As of the host, us.
         wake_early_us: As of the host, us.
+        owns_process: As of the host.
         clock_ns: As of the host.
     """
 
@@ -30,6 +31,7 @@ class EngineServer(Host):
         poll_reserve_us: int = 600,
         busy_poll_us: int = 0,
         wake_early_us: int = 0,
+        owns_process: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         super().__init__(
@@ -37,5 +39,6 @@ class EngineServer(Host):
             poll_reserve_us=poll_reserve_us,
             busy_poll_us=busy_poll_us,
             wake_early_us=wake_early_us,
+            owns_process=owns_process,
             clock_ns=clock_ns,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import select
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.engine.host import ASK_NS, FillingMember, Host, Member
+from flashrt_ros.engine.host import ASK_NS, SWITCH_S, FillingMember, Host, Member
 from flashrt_ros.engine.host_slack import Slack
 from flashrt_ros.errors import DeviceLostError, EngineGoneError
 from test.engine.conftest import StandInEngine
@@ -193,7 +194,7 @@ class Filling(Bare):
 
 
 @contextmanager
-def hosted(clock: Clock, members: list[tuple[Any, Slack | None]], **options: int) -> Iterator[Host]:
+def hosted(clock: Clock, members: list[tuple[Any, Slack | None]], **options: Any) -> Iterator[Host]:
     """Make a host whose loop runs on a clock of the test, and hears who talks on it."""
     with ExitStack() as exits:
         patch = exits.enter_context(pytest.MonkeyPatch.context())
@@ -449,6 +450,40 @@ def test_a_tick_does_not_wait_for_the_loop_to_wake_up(wake_early_us: int, talk_u
     if not talk_us:  # else a message may have woken it up before
         assert min(timed.lateness_ns) >= left_ns
     assert max(timed.lateness_ns) <= left_ns + 2 * TURN_NS
+
+
+def interval_us() -> int:
+    """Return how long a thread waits for the interpreter's lock before it asks for it."""
+    return round(sys.getswitchinterval() * 1e6)
+
+
+@pytest.mark.parametrize("owns_process", [False, True])
+def test_other_threads_make_way_for_a_loop_that_wakes_up(
+    monkeypatch: pytest.MonkeyPatch, owns_process: bool
+) -> None:
+    """And don't interrupt one that is awake; where others live in the process, all is as it was."""
+    before_us = interval_us()
+    clock = Clock(talk_ns=3 * MS)
+    timed = Timed(clock)
+    asleep_us: set[int] = set()
+    awake_us: set[int] = set()
+    poll, serve = clock.poll, clock.serve
+
+    def note_poll(timeout_ms: int | None) -> list[tuple[int, int]]:
+        (asleep_us if timeout_ms is None else awake_us).add(interval_us())
+        return poll(timeout_ms)
+
+    def note_serve(fd: int, mask: int) -> None:
+        awake_us.add(interval_us())
+        serve(fd, mask)
+
+    monkeypatch.setattr(clock, "poll", note_poll)
+    monkeypatch.setattr(clock, "serve", note_serve)
+    options = {"busy_poll_us": 50, "wake_early_us": 200}
+    with hosted(clock, [(timed, None)], owns_process=owns_process, **options) as served:
+        run(served, clock, 100 * MS)
+    assert awake_us == {before_us} == {interval_us()}
+    assert asleep_us == {round(SWITCH_S * 1e6) if owns_process else before_us}
 
 
 def test_who_wakes_up_early_has_time_for_background_work(monkeypatch: pytest.MonkeyPatch) -> None:

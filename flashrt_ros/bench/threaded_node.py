@@ -55,7 +55,8 @@ class EngineThread:
             ) as server,
         ):
             self._server = server
-            # As an engine's own process does: what is compared is the thread, and no setting.
+            # As an engine's own process does, but for the switch interval, which is the node's too:
+            # what is compared is the thread, and no setting.
             gc.collect()
             gc.freeze()
             server.run()

@@ -1,4 +1,7 @@
-"""Tick: how late ticks start while images stream, in a process of their own and in a thread."""
+"""Tick: how late ticks start while images stream, in a process of their own and in a thread.
+
+In a process of their own also without the loop's waking up before.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +48,18 @@ class Variant:
         name: For rows.
         in_one_process: With the node, in a thread.
         switch_interval_us: Of the interpreter; 0 for the default.
-        sleeps: Until the tick is due, instead of waking up before.
+        is_asleep: Until the tick is due, instead of waking up before.
     """
 
     name: str
     in_one_process: bool
     switch_interval_us: int = 0
-    sleeps: bool = False
+    is_asleep: bool = False
 
 
 VARIANTS = (
     Variant("in the engine's process", in_one_process=False),
-    Variant("there, asleep until the tick", in_one_process=False, sleeps=True),
+    Variant("in the engine's process, asleep until the tick", in_one_process=False, is_asleep=True),
     Variant("in a thread of the node's process", in_one_process=True),
     Variant("in a thread, switch interval 50 us", in_one_process=True, switch_interval_us=50),
 )
@@ -128,7 +131,7 @@ def _measure(context: Context, variant: Variant, seconds: float) -> Lateness:
         "rate_hz": RATE_HZ,
     }
     publisher = python_module("flashrt_ros.bench.robot_publisher")
-    early = {"wake_early_us": 0} if variant.sleeps else {}
+    early = {"wake_early_us": 0} if variant.is_asleep else {}
     cast = Cast(
         engine_parameters(context, replan_threshold=1, **early),
         _FACTORY,

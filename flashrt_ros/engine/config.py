@@ -31,7 +31,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "refill_slice_bytes": (4096, 1 << 32),
     "poll_reserve_us": (0, 1_000_000),
     "busy_poll_us": (0, 10_000_000),
-    "wake_early_us": (0, 1_000_000),
+    "wake_early_us": (0, 5_000),
     "rt_priority": (0, 99),
     "num_threads": (1, 256),
 }
@@ -81,7 +81,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             than the pause between two messages.
         wake_early_us: How long before a tick the loop wakes up and looks at its sockets instead
             of sleeping, us, so that the tick does not wait for a core to wake up; 0 sleeps
-            until the tick.
+            until the tick. It is that much of a core for each tick, and as long as other
+            threads of the process wait.
         rt_priority: SCHED_FIFO priority, 0 for none.
         num_threads: Intra-op threads; changing it changes the bytes.
         socket_group: Group that may connect besides the user, "" for none.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from flashrt_ros.capsule.capsule import Capsule
 from flashrt_ros.engine import protocol
 from flashrt_ros.engine.core import Core
@@ -77,10 +75,13 @@ def capsule_info(capsule: Capsule) -> protocol.CapsuleInfo:
 
 def tier_infos(core: Keeping) -> tuple[protocol.TierInfo, ...]:
     """Say what lies in every tier; a capsule counts in the fastest that holds it."""
-    counts = Counter(capsule.tier for capsule in core.store)
+    tiers = core.store.room.all_tiers
+    counts = {tier.name: 0 for tier in tiers}  # a Counter is Python's own, and checks types
+    for capsule in core.store:
+        counts[capsule.tier] += 1
     return tuple(
         protocol.TierInfo(tier.name, counts[tier.name], tier.used_bytes, tier.quota_bytes)
-        for tier in core.store.room.all_tiers
+        for tier in tiers
     )
 
 

@@ -27,8 +27,15 @@ SPIN_NS = 150_000
 ASK_NS = 50_000
 """How long the loop sleeps after that before it asks again; sockets wake it at once."""
 
-SWITCH_S = 2e-5
-"""How long the loop waits for the interpreter's lock, once awake, before it asks for it."""
+ASLEEP_SWITCH_INTERVAL_S = 2e-5
+"""The interpreter's switch interval while the loop is asleep: how long it then waits for the
+interpreter's lock, once awake, before it asks for it.
+"""
+
+AWAKE_SWITCH_INTERVAL_S = 5e-4
+"""The same while it is awake: longer than most turns of the loop, so that other threads don't
+interrupt them, and as long as one of those may keep the loop waiting in the midst of a turn.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +90,9 @@ class Host:
         busy_poll_us: How long to go on looking for messages without a pause after one, us.
         wake_early_us: How long before a deadline to look instead of sleeping, us.
         owns_process: The process is the engines' own: its interpreter's switch interval is
-            :data:`SWITCH_S` while the loop sleeps, and as before while it is awake. So the loop,
-            whose turns are short, waits for other threads no longer than it must, and they
-            don't interrupt it.
+            :data:`ASLEEP_SWITCH_INTERVAL_S` while the loop sleeps or looks with the lock let go,
+            and otherwise :data:`AWAKE_SWITCH_INTERVAL_S`. So the loop, whose turns are short,
+            hardly waits for other threads, and they wait for its turns to end.
         clock_ns: CLOCK_MONOTONIC, and the engines' clock.
     """
 
@@ -103,8 +110,8 @@ class Host:
         self._reserve_ns = poll_reserve_us * 1000
         self._busy_poll_ns = busy_poll_us * 1000
         self._early_ns = wake_early_us * 1000
-        self._switch_s = sys.getswitchinterval()
-        self._asleep_switch_s = SWITCH_S if owns_process else self._switch_s
+        self._owns_process = owns_process
+        self._switch_interval_s = sys.getswitchinterval()
         self._timed = [one.engine for one in members if isinstance(one, Member)]
         self._filler = Filler(
             [(one.engine, one.slack) for one in members if isinstance(one, FillingMember)],
@@ -149,8 +156,11 @@ class Host:
             Exception: What an engine itself raised outside any client's message. The
                 engine's state can't be relied on then.
         """
-        while not self._is_stopping:
-            self._turn()
+        try:
+            while not self._is_stopping:
+                self._turn()
+        finally:
+            self._restore_interval()
 
     def close(self) -> None:
         """Take the sockets away, end every connection, close all descriptors. Idempotent."""
@@ -174,6 +184,7 @@ class Host:
             clients.close_in_child()
         os.close(self._timer_fd)
         os.close(self._stop_fd)
+        self._restore_interval()
 
     def __enter__(self) -> Self:
         return self
@@ -333,7 +344,7 @@ class Host:
             if due_ns is not None and (due_ns > now_ns or not self._is_near(deadline, now_ns)):
                 wake_ns = _earlier(wake_ns, due_ns)
         if wake_ns is not None and wake_ns <= now_ns:
-            return self._poll.poll(0)
+            return self._poll.look_held()
         is_waiting = self._is_timed_waiting()
         if not is_waiting:
             self._waiting_ns = 0
@@ -346,7 +357,7 @@ class Host:
                 wake_ns = _earlier(wake_ns, early_ns)
         if now_ns < look_ns:
             if is_waiting or self._filler.has_members:
-                return self._poll.poll(0)  # they are to be asked too
+                look_ns = now_ns  # once: they are to be asked too
             return look(look_ns if wake_ns is None else min(look_ns, wake_ns))
         if is_waiting:
             self._waiting_ns = self._waiting_ns or now_ns
@@ -360,28 +371,49 @@ class Host:
         return self._sleep(wake_ns)
 
     def _look(self, until_ns: int) -> list[tuple[int, int]]:
-        """Look for what is ready without a pause, until ``until_ns`` at most."""
-        while True:
-            events = self._poll.poll(0)
-            if events or self._clock_ns() >= until_ns:
-                return events
+        """Look for what is ready without a pause, at least once, until ``until_ns`` at most.
+
+        Other threads of the process may run in between.
+        """
+        self._hurry()
+        try:
+            while True:
+                events = self._poll.poll(0)
+                if events or self._clock_ns() >= until_ns:
+                    return events
+        finally:
+            self._take_time()
 
     def _look_held(self, until_ns: int) -> list[tuple[int, int]]:
-        """Look as well, and let no other thread of the process run meanwhile."""
-        while not self._poll.is_ready_held():
-            if self._clock_ns() >= until_ns:
-                return []
-        return self._poll.poll(0)
+        """Look as well, with the interpreter's lock held."""
+        while True:
+            events = self._poll.look_held()
+            if events or self._clock_ns() >= until_ns:
+                return events
 
     def _sleep(self, wake_ns: int | None) -> list[tuple[int, int]]:
         """Sleep until something is ready, or until ``wake_ns``; None for no end."""
         if wake_ns != self._armed_ns:
             self._set_timer(wake_ns)
-        sys.setswitchinterval(self._asleep_switch_s)
+        self._hurry()
         try:
             return self._poll.poll(None)
         finally:
-            sys.setswitchinterval(self._switch_s)
+            self._take_time()
+
+    def _hurry(self) -> None:
+        """Have who waits for the interpreter's lock ask for it at once: the loop, soon."""
+        if self._owns_process:
+            sys.setswitchinterval(ASLEEP_SWITCH_INTERVAL_S)
+
+    def _take_time(self) -> None:
+        """Have who waits for the interpreter's lock ask for it late: other threads."""
+        if self._owns_process:
+            sys.setswitchinterval(AWAKE_SWITCH_INTERVAL_S)
+
+    def _restore_interval(self) -> None:
+        if self._owns_process:
+            sys.setswitchinterval(self._switch_interval_s)
 
     def _set_timer(self, wake_ns: int | None) -> None:
         """Set the timer, or disarm it; also takes back an expiry."""

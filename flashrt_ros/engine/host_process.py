@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from flashrt_ros.engine import linux
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.config import EngineConfig
 from flashrt_ros.engine.host import FillingMember, Host, Member
@@ -44,6 +43,8 @@ class MemberPlan:
 
 def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: int = -1) -> None:
     """Claim the names, build the members, serve until stopped; what was taken is given back.
+
+    The collector's frozen heap stays: the process is to end.
 
     The loop's settings are the largest that a member asks for. A client that stops one member
     stops the process, and so does a device that is lost.
@@ -98,7 +99,6 @@ def serve_members(plans: Sequence[MemberPlan], stopper: Stopper, *, ready_fd: in
         # What was loaded stays: the collector need not look at it in the loop.
         gc.collect()
         gc.freeze()
-        linux.set_timer_slack(1)
         stopper.attach(host)
         announce({member.address.name: member.engine.epoch for member in members}, ready_fd)
         host.run()

@@ -29,7 +29,6 @@ _TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _CLOCK_MONOTONIC = 1
 _NEVER_NS = 1 << 62
-_PR_SET_TIMERSLACK = 29
 _IN_CREATE = 0x100
 _IN_MOVED_TO = 0x80
 
@@ -39,12 +38,19 @@ _held = ctypes.PyDLL(None)
 _held.recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _held.recv.restype = ctypes.c_ssize_t
 
+_held.timerfd_settime.argtypes = (
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_void_p,
+)
 _held.poll.argtypes = (ctypes.c_void_p, ctypes.c_ulong, ctypes.c_int)
 _held.poll.restype = ctypes.c_int
 
 poll_held = _held.poll
 """``poll(entries, num_entries, timeout_ms)``, the interpreter's lock held: for no timeout but 0.
 
+``entries`` is an array of ``struct pollfd``, whose ``revents`` are set; the caller keeps it alive.
 Returns how many are ready, -1 for any error, which is not kept.
 """
 
@@ -68,7 +74,6 @@ _libc.mmap.argtypes = (
 )
 _libc.munmap.restype = ctypes.c_int
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 
 
@@ -158,23 +163,15 @@ def create_timer() -> int:
 def set_timer(fd: int, deadline_ns: int | None) -> None:
     """Arm a timerfd for a point of CLOCK_MONOTONIC, or disarm it with None.
 
-    A point in the past fires at once; what had expired before is forgotten.
+    A point in the past fires at once; what had expired before is forgotten. The interpreter's
+    lock is held: it does not block.
     """
     seconds, nanoseconds = 0, 0
     if deadline_ns is not None:
         # Zero would disarm, and beyond the kernel's range is as good as never.
         seconds, nanoseconds = divmod(min(max(1, deadline_ns), _NEVER_NS), 10**9)
     spec = struct.pack("qqqq", 0, 0, seconds, nanoseconds)
-    if _libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, spec, None):
-        raise _os_error()
-
-
-def set_timer_slack(slack_ns: int) -> None:
-    """Say by how much the kernel may be late for whatever this thread waits for with a timeout.
-
-    50 us by default; the threads that it makes afterwards inherit it.
-    """
-    if _libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(slack_ns), 0, 0, 0):
+    if _held.timerfd_settime(fd, _TFD_TIMER_ABSTIME, spec, None):
         raise _os_error()
 
 

@@ -63,6 +63,7 @@ ROWS = {
     "tick": (
         "lateness in the engine's process",
         "ticks missed in the engine's process",
+        "lateness in the engine's process, asleep until the tick",
         "lateness in a thread of the node's process",
         "lateness in a thread, switch interval 50 us",
     ),

@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 from flashrt_ros.engine import linux
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.client import EngineClient
-from flashrt_ros.engine.host import ASK_NS, SWITCH_S, FillingMember, Host, Member
+from flashrt_ros.engine.host import (
+    ASK_NS,
+    ASLEEP_SWITCH_INTERVAL_S,
+    AWAKE_SWITCH_INTERVAL_S,
+    FillingMember,
+    Host,
+    Member,
+)
 from flashrt_ros.engine.host_slack import Slack
 from flashrt_ros.errors import DeviceLostError, EngineGoneError
 from test.engine.conftest import StandInEngine
@@ -49,6 +56,7 @@ class Clock:
     num_messages: int = 0
     num_sleeps: int = 0
     num_looks: int = 0
+    num_held: int = 0
 
     def __call__(self) -> int:
         self.now_ns += 100  # what is asked twice is answered twice
@@ -72,9 +80,10 @@ class Clock:
             ready.append((TALKER_FD, select.POLLIN))
         return ready
 
-    def is_ready_held(self) -> bool:
+    def look_held(self) -> list[tuple[int, int]]:
         """Stand for the look that keeps the lock."""
-        return bool(self.poll(0))
+        self.num_held += 1
+        return self.poll(0)
 
     def serve(self, fd: int, mask: int) -> None:
         """Stand for the clients that talk."""
@@ -461,7 +470,7 @@ def interval_us() -> int:
 def test_other_threads_make_way_for_a_loop_that_wakes_up(
     monkeypatch: pytest.MonkeyPatch, owns_process: bool
 ) -> None:
-    """And don't interrupt one that is awake; where others live in the process, all is as it was."""
+    """And interrupt no short turn of it; where others live in the process, all is as it was."""
     before_us = interval_us()
     clock = Clock(talk_ns=3 * MS)
     timed = Timed(clock)
@@ -470,27 +479,85 @@ def test_other_threads_make_way_for_a_loop_that_wakes_up(
     poll, serve = clock.poll, clock.serve
 
     def note_poll(timeout_ms: int | None) -> list[tuple[int, int]]:
-        (asleep_us if timeout_ms is None else awake_us).add(interval_us())
+        if timeout_ms is None:
+            asleep_us.add(interval_us())
         return poll(timeout_ms)
 
     def note_serve(fd: int, mask: int) -> None:
         awake_us.add(interval_us())
         serve(fd, mask)
+        if clock.num_messages == 20:
+            served.stop()
 
     monkeypatch.setattr(clock, "poll", note_poll)
     monkeypatch.setattr(clock, "serve", note_serve)
     options = {"busy_poll_us": 50, "wake_early_us": 200}
     with hosted(clock, [(timed, None)], owns_process=owns_process, **options) as served:
+        served.run()
+    awake, asleep = AWAKE_SWITCH_INTERVAL_S * 1e6, ASLEEP_SWITCH_INTERVAL_S * 1e6
+    assert awake_us == {round(awake) if owns_process else before_us}
+    assert asleep_us == {round(asleep) if owns_process else before_us}
+    assert interval_us() == before_us
+
+
+def test_who_does_not_own_its_process_leaves_its_threads_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(interval_s: float) -> None:
+        raise AssertionError("it is somebody else's")
+
+    clock = Clock(talk_ns=3 * MS)
+    with hosted(clock, [(Timed(clock), None)], busy_poll_us=50, wake_early_us=200) as served:
+        monkeypatch.setattr(sys, "setswitchinterval", refuse)
         run(served, clock, 100 * MS)
-    assert awake_us == {before_us} == {interval_us()}
-    assert asleep_us == {round(SWITCH_S * 1e6) if owns_process else before_us}
+    assert clock.num_sleeps > 10
 
 
-def test_who_wakes_up_early_has_time_for_background_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What becomes due meanwhile is done when it is due, where the deadline leaves room."""
+def test_a_loop_that_fails_leaves_the_interval_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    before_us = interval_us()
+    clock = Clock()
+
+    def fail(timeout_ms: int | None) -> list[tuple[int, int]]:
+        raise OSError("not now")
+
+    monkeypatch.setattr(clock, "poll", fail)
+    members: list[tuple[Any, Slack | None]] = [(Timed(clock), None)]
+    with hosted(clock, members, owns_process=True) as served, pytest.raises(OSError, match="not"):
+        served.run()
+    assert interval_us() == before_us
+
+
+def test_the_lock_is_kept_before_a_deadline() -> None:
+    clock = Clock()
+    timed = Timed(clock, num_nodes=0)
+    with hosted(clock, [(timed, None)], busy_poll_us=50, wake_early_us=2000) as served:
+        run(served, clock, 500 * MS)
+    assert len(timed.lateness_ns) >= 20
+    assert clock.num_held == clock.num_looks >= 20 * len(timed.lateness_ns)
+
+
+def test_the_lock_is_kept_before_a_deadline_while_others_are_asked() -> None:
+    """A filling member that has a node under way is asked in between, by the same look."""
+    clock = Clock()
+    timed = Timed(clock, period_ns=5 * MS, num_nodes=0)
+    filling, slack = make(clock, {"a": 30 * MS, "b": 30 * MS}, others=[timed], is_device=True)
+    filling.done_ns = 1000 * MS
+    with hosted(clock, [(timed, None), (filling, slack)], wake_early_us=2000) as served:
+        run(served, clock, 500 * MS)
+    assert len(timed.lateness_ns) >= 90
+    assert max(timed.lateness_ns) <= 2 * TURN_NS
+    assert clock.num_held >= 20 * len(timed.lateness_ns)
+
+
+@pytest.mark.parametrize("is_near", [False, True], ids=["slack", "no-slack"])
+def test_who_wakes_up_early_has_time_for_background_work(
+    monkeypatch: pytest.MonkeyPatch, is_near: bool
+) -> None:
+    """What becomes due meanwhile is done when it is due, or after a deadline that is too near."""
     clock = Clock()
     timed = Timed(clock, due_ns=20 * MS, num_nodes=0)
-    due_ns, began_ns = [18 * MS], []
+    due_ns = [20 * MS - RESERVE_NS // 2 if is_near else 18 * MS]
+    began_ns = []
 
     def begin(now_ns: int) -> bool:
         began_ns.append(now_ns)
@@ -502,7 +569,7 @@ def test_who_wakes_up_early_has_time_for_background_work(monkeypatch: pytest.Mon
     with hosted(clock, [(timed, None)], wake_early_us=5000) as served:
         run(served, clock, 100 * MS)
     assert len(began_ns) == 1
-    assert 0 <= began_ns[0] - 18 * MS <= 2 * TURN_NS
+    assert 0 <= began_ns[0] - (20 * MS if is_near else 18 * MS) <= 2 * TURN_NS
     assert max(timed.lateness_ns) <= 2 * TURN_NS
 
 
@@ -571,9 +638,13 @@ def test_who_looks_is_at_hand_for_background_work(
     assert max(timed.lateness_ns) <= 2 * TURN_NS
 
 
-@pytest.mark.parametrize("busy_poll_us", [50, 1_000_000])
+@pytest.mark.parametrize(
+    ("busy_poll_us", "wake_early_us", "talk_ns"),
+    [(50, 0, MS), (1_000_000, 0, MS), (50, 40_000, 0)],
+    ids=["sleeps", "looks", "before-a-deadline"],
+)
 def test_nobody_looks_past_a_device_that_is_done(
-    monkeypatch: pytest.MonkeyPatch, busy_poll_us: int
+    monkeypatch: pytest.MonkeyPatch, busy_poll_us: int, wake_early_us: int, talk_ns: int
 ) -> None:
     """Each node follows the one before as soon as without anybody who talks."""
     clock = Clock()
@@ -587,9 +658,10 @@ def test_nobody_looks_past_a_device_that_is_done(
         return submit()
 
     monkeypatch.setattr(timed, "advance", advance)
-    with hosted(clock, [(timed, None)], busy_poll_us=busy_poll_us) as served:
+    options = {"busy_poll_us": busy_poll_us, "wake_early_us": wake_early_us}
+    with hosted(clock, [(timed, None)], **options) as served:
         talk_once(served, clock)
-        clock.talk_ns = MS
+        clock.talk_ns = talk_ns
         run(served, clock, 500 * MS)
     assert len(late_ns) >= 100
     assert max(late_ns) <= ASK_NS + 3 * TURN_NS

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
@@ -68,7 +70,7 @@ class PollMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_see_the_same(self) -> None:
-        assert self.poll.is_ready_held() == bool(self.poll.poll(0))
+        assert sorted(self.poll.look_held()) == sorted(self.poll.poll(0))
 
 
 TestPoll = PollMachine.TestCase
@@ -89,12 +91,26 @@ def held_long() -> Iterator[None]:
     sys.setswitchinterval(before_s)
 
 
+def test_a_poll_that_fails_says_so() -> None:
+    poll = Poll()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as exits:
+        for _ in range(2):
+            for fd in os.pipe():
+                exits.callback(os.close, fd)
+                poll.register(fd, 0)
+        exits.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (3, hard)
+        )  # poll takes no more entries than that
+        with pytest.raises(OSError, match="Invalid argument"):
+            poll.look_held()
+
+
 @pytest.mark.parametrize("is_held", [True, False])
 def test_no_other_thread_runs_while_it_is_looked_for(held_long: None, is_held: bool) -> None:
     """A look that lets go of the lock has the other thread run, and this shows it."""
     poll = Poll()
-    reading, writing = os.pipe()
-    poll.register(reading, select.POLLIN)
     has_run, may_run = threading.Event(), threading.Event()
 
     def other() -> None:
@@ -102,14 +118,16 @@ def test_no_other_thread_runs_while_it_is_looked_for(held_long: None, is_held: b
         has_run.set()
 
     thread = threading.Thread(target=other)
-    thread.start()
-    looks = 2_000 if is_held else 1_000_000
-    may_run.set()
-    for _ in range(looks):
-        assert not (poll.is_ready_held() if is_held else poll.poll(0))
-        if not is_held and has_run.is_set():
-            break
-    assert has_run.is_set() != is_held
-    thread.join()
-    os.close(reading)
-    os.close(writing)
+    with ExitStack() as exits:
+        ends = os.pipe()
+        for fd in ends:
+            exits.callback(os.close, fd)
+        poll.register(ends[0], select.POLLIN)
+        thread.start()
+        exits.callback(thread.join)
+        may_run.set()
+        for _ in range(200_000 if is_held else 1_000_000):
+            assert not (poll.look_held() if is_held else poll.poll(0))
+            if not is_held and has_run.is_set():
+                break
+        assert has_run.is_set() != is_held

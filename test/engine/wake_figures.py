@@ -1,6 +1,6 @@
 """How late a loop at 100 Hz meets its deadlines beside a thread that computes in Python.
 
-``python test/engine/wake_figures.py [SECONDS]``, that long for each row. Not a test: the machine
+``python test/engine/wake_figures.py [SECONDS]``, that long for each cell. Not a test: the machine
 decides. Figures: docs/adr/0011-the-loop-is-awake-at-a-deadline.md.
 """
 
@@ -11,26 +11,39 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from flashrt_ros.engine import linux
 from flashrt_ros.engine.address import EngineSocket
 from flashrt_ros.engine.protocol import ModelInfo
 from flashrt_ros.engine.server import EngineServer
 
 PERIOD_NS = 10_000_000
-BURST_NS = 600_000
-"""About what the Python of a capsule's load takes out of cold caches, the files' bytes apart."""
+BURSTS_NS = {"alone": 0, "bursts of 0.5 ms": 500_000, "bursts of 3 ms": 3_000_000}
+"""How long the other thread computes at a stretch; half a millisecond is about what the Python
+of a capsule's load takes out of cold caches, the file's bytes apart.
+"""
 
 REST_S = 0.002
-ROWS = {
-    "asleep until the deadline": (0, False),
-    "awake 200 us before": (200, False),
-    "awake, and the lock is asked for at once": (200, True),
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to wait, as of the host."""
+
+    name: str
+    wake_early_us: int
+    owns_process: bool
+
+
+WAYS = (
+    Way("asleep until the deadline", 0, owns_process=False),
+    Way("awake 200 us before", 200, owns_process=False),
+    Way("and a switch interval of 20 us", 200, owns_process=True),
+)
 
 
 class Ticker:
@@ -58,13 +71,13 @@ class Ticker:
         """Have nothing to do in between."""
 
 
-def measure(wake_early_us: int, *, owns_process: bool, has_bursts: bool, seconds: float) -> str:
+def measure(way: Way, burst_ns: int, seconds: float) -> str:
     """Return the percentiles of one way to wait, us."""
     is_over = threading.Event()
 
     def compute() -> None:
         while not is_over.is_set():
-            until_ns = time.monotonic_ns() + BURST_NS
+            until_ns = time.monotonic_ns() + burst_ns
             while time.monotonic_ns() < until_ns:
                 pass
             time.sleep(REST_S)
@@ -73,12 +86,12 @@ def measure(wake_early_us: int, *, owns_process: bool, has_bursts: bool, seconds
     with ExitStack() as exits:
         address = exits.enter_context(EngineSocket("wake_figures"))
         server = exits.enter_context(
-            EngineServer(engine, address, wake_early_us=wake_early_us, owns_process=owns_process)
+            EngineServer(
+                engine, address, wake_early_us=way.wake_early_us, owns_process=way.owns_process
+            )
         )
-        linux.set_timer_slack(1 if owns_process else 50_000)
-        other = threading.Thread(target=compute if has_bursts else is_over.wait, daemon=True)
-        end = threading.Timer(seconds, server.stop)
-        for thread in (other, end):
+        other = threading.Thread(target=compute if burst_ns else is_over.wait, daemon=True)
+        for thread in (other, threading.Timer(seconds, server.stop)):
             thread.start()
         server.run()
         is_over.set()
@@ -88,17 +101,14 @@ def measure(wake_early_us: int, *, owns_process: bool, has_bursts: bool, seconds
 
 
 def main() -> None:
-    """Print a row for each way to wait, beside nothing and beside bursts."""
+    """Print a row for each way to wait."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
-    print(f"{'late, us: p50, p90, p99':44}{'alone':>24}{'beside bursts':>24}")
+    print(f"{'late, us: p50, p90, p99':32}" + "".join(f"{name:>24}" for name in BURSTS_NS))
     with TemporaryDirectory() as folder:
         os.environ["XDG_RUNTIME_DIR"] = folder
-        for name, (early_us, owns) in ROWS.items():
-            cells = [
-                measure(early_us, owns_process=owns, has_bursts=has_bursts, seconds=seconds)
-                for has_bursts in (False, True)
-            ]
-            print(f"{name:44}{cells[0]}{cells[1]}", flush=True)
+        for way in WAYS:
+            cells = [measure(way, burst_ns, seconds) for burst_ns in BURSTS_NS.values()]
+            print(f"{way.name:32}" + "".join(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ _IN_CREATE = 0x100
 _IN_MOVED_TO = 0x80
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_held = ctypes.PyDLL(None)
+_held = ctypes.PyDLL(None, use_errno=True)
 
 _held.recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _held.recv.restype = ctypes.c_ssize_t

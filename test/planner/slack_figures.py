@@ -60,6 +60,9 @@ class CpuClock:
             self._slept_ns += max(0, self._armed_ns - self())
         return []
 
+    def look_held(self) -> list[tuple[int, int]]:
+        return []
+
     def register(self, *arguments: object) -> None:
         pass
 

@@ -262,7 +262,7 @@ def _rows(samples: dict[str, Samples], size: int, node_us: float) -> list[Row]:
         words = "~/reset, added to an empty Trigger beyond"
         added(f"{words} the verb", service - (us["flip"] - us["ping"]), MAX_SERVICE_US)
         beyond = service - us["flip"]
-        rows.append(Row(f"{words} a client's", "us", median(beyond), p99(beyond)))
+        rows.append(Row(f"{words} a client's whole reset", "us", median(beyond), p99(beyond)))
     else:
         rows.append(absent("~/reset", "us", why_no_ros()))
     timed("ping", "ping, client", "ping")

@@ -82,7 +82,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         wake_early_us: How long before a tick the loop wakes up and looks at its sockets instead
             of sleeping, us, so that the tick does not wait for a core to wake up; 0 sleeps
             until the tick. Costs as much of a core for each tick (2 % of one at 100 Hz; all of it
-            where that is no less than the period), and other threads of the process wait for as long.
+            where that is no less than the period), and other threads of the process wait for as
+            long.
         rt_priority: SCHED_FIFO priority, 0 for none.
         num_threads: Intra-op threads; changing it changes the bytes.
         socket_group: Group that may connect besides the user, "" for none.

@@ -38,12 +38,7 @@ _held = ctypes.PyDLL(None, use_errno=True)
 _held.recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _held.recv.restype = ctypes.c_ssize_t
 
-_held.timerfd_settime.argtypes = (
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_char_p,
-    ctypes.c_void_p,
-)
+_held.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _held.poll.argtypes = (ctypes.c_void_p, ctypes.c_ulong, ctypes.c_int)
 _held.poll.restype = ctypes.c_int
 

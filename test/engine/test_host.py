@@ -549,6 +549,19 @@ def test_the_lock_is_kept_before_a_deadline_while_others_are_asked() -> None:
     assert clock.num_held >= 20 * len(timed.lateness_ns)
 
 
+def note_background(monkeypatch: pytest.MonkeyPatch, timed: Timed, due_ns: int) -> list[int]:
+    """Give a member background work that is due once; returns when it began, as that happens."""
+    began_ns: list[int] = []
+
+    def begin(now_ns: int) -> bool:
+        began_ns.append(now_ns)
+        return False
+
+    monkeypatch.setattr(timed, "next_background_ns", lambda: None if began_ns else due_ns)
+    monkeypatch.setattr(timed, "background", begin)
+    return began_ns
+
+
 @pytest.mark.parametrize("is_near", [False, True], ids=["slack", "no-slack"])
 def test_who_wakes_up_early_has_time_for_background_work(
     monkeypatch: pytest.MonkeyPatch, is_near: bool
@@ -556,16 +569,8 @@ def test_who_wakes_up_early_has_time_for_background_work(
     """What becomes due meanwhile is done when it is due, or after a deadline that is too near."""
     clock = Clock()
     timed = Timed(clock, due_ns=20 * MS, num_nodes=0)
-    due_ns = [20 * MS - RESERVE_NS // 2 if is_near else 18 * MS]
-    began_ns = []
-
-    def begin(now_ns: int) -> bool:
-        began_ns.append(now_ns)
-        due_ns.clear()
-        return False
-
-    monkeypatch.setattr(timed, "next_background_ns", lambda: due_ns[0] if due_ns else None)
-    monkeypatch.setattr(timed, "background", begin)
+    due_ns = 20 * MS - RESERVE_NS // 2 if is_near else 18 * MS
+    began_ns = note_background(monkeypatch, timed, due_ns)
     with hosted(clock, [(timed, None)], wake_early_us=5000) as served:
         run(served, clock, 100 * MS)
     assert len(began_ns) == 1
@@ -618,16 +623,8 @@ def test_who_looks_is_at_hand_for_background_work(
     """It begins when it is due, or once the deadline has passed that it is due too near to."""
     clock = Clock()
     timed = Timed(clock, due_ns=20 * MS, num_nodes=0)
-    due_ns = [20 * MS - RESERVE_NS // 2 if is_near else 10 * MS]
-    began_ns = []
-
-    def begin(now_ns: int) -> bool:
-        began_ns.append(now_ns)
-        due_ns.clear()
-        return False
-
-    monkeypatch.setattr(timed, "next_background_ns", lambda: due_ns[0] if due_ns else None)
-    monkeypatch.setattr(timed, "background", begin)
+    due_ns = 20 * MS - RESERVE_NS // 2 if is_near else 10 * MS
+    began_ns = note_background(monkeypatch, timed, due_ns)
     with hosted(clock, [(timed, None)], busy_poll_us=1_000_000) as served:
         talk_once(served, clock)
         num_sleeps = clock.num_sleeps
